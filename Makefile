@@ -1,0 +1,56 @@
+# make demo | test | bench | exhaustive | asan; ARGS="..." is passed on to the program behind each.
+# Each sets up all it needs: a .venv (or the active virtual environment), torch if there is none, the build
+# tools, the built package. Needs only python3 (3.10 or later, with venv), a C++ compiler and make.
+
+PYTHON ?= python3
+VENV := $(or $(VIRTUAL_ENV),.venv)
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check -qq
+STAMPS := $(VENV)/transcast-stamps
+SOURCES := CMakeLists.txt pyproject.toml setup.py $(shell find csrc)
+OP_TESTS := $(foreach op,amax cast quantize dequantize transpose gemm,tests/test_$(op).py)
+
+.PHONY: demo test bench exhaustive asan
+.NOTPARALLEL:
+
+demo: $(STAMPS)/demo
+	$(PY) examples/train_lm.py $(ARGS)
+
+test: $(STAMPS)/test
+	$(PY) -m pytest -q $(or $(ARGS),tests)
+
+bench: $(STAMPS)/bench
+	$(PY) benchmarks/run.py $(ARGS)
+
+exhaustive: $(STAMPS)/test
+	$(PY) tests/exhaustive.py $(ARGS)
+
+# The op tests on a CPU backend built with AddressSanitizer and UndefinedBehaviorSanitizer (GCC). The
+# sanitizers must be in the process before Python, and libstdc++ with them, or they miss its exceptions. Leaks
+# of Python's and torch's own are not ours to judge.
+PRELOAD := $(foreach library,libasan.so libstdc++.so,$(shell $(CXX) -print-file-name=$(library)))
+SANITIZED := LD_PRELOAD="$(PRELOAD)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=build/sanitize
+asan: $(STAMPS)/test
+	TRANSCAST_SANITIZE=1 TRANSCAST_CUDA=0 $(PY) setup.py -q build --build-lib build/sanitize
+	$(SANITIZED) $(PY) -m transcast.info | grep -e -fsanitize
+	$(SANITIZED) $(PY) -m pytest -q $(or $(ARGS),$(OP_TESTS))
+
+# The package with the requirements of one target, as pyproject.toml lists them. Editable, so that only
+# compiled sources need a build.
+$(STAMPS)/demo $(STAMPS)/test $(STAMPS)/bench: $(STAMPS)/tools $(SOURCES)
+	@echo "building transcast and installing what 'make $(@F)' needs (a minute or two)"
+	$(PIP) install --no-build-isolation -e '.[$(@F)]'
+	$(PY) -m transcast.info
+	@touch $@
+
+$(STAMPS)/tools: $(PY)
+	@mkdir -p $(@D)
+	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later: make PYTHON=...")'
+	$(PIP) install setuptools wheel cmake ninja pybind11
+	@$(PY) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || \
+	  { echo "installing torch (once; it is large)"; $(PIP) install 'torch>=2.10'; }
+	@touch $@
+
+$(PY):
+	$(PYTHON) -m venv $(VENV)

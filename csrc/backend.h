@@ -1,0 +1,99 @@
+// The contract between ops/ and a backend: plain argument structs and the functions that each backend defines. No
+// torch here. ops/ has checked every argument and allocated every output before a backend function is called; a
+// backend function fails only by throwing, before it has written anything.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/fp8.h"
+
+namespace transcast {
+
+// What a backend gets from its caller: torch's own thread pool and BLAS on the CPU, so that thread settings are
+// honoured and no second runtime is loaded.
+struct Context {
+  using Range = void (*)(int64_t begin, int64_t end, void* state);
+  // Calls range on disjoint pieces that cover [0, n), on one thread if n <= grain.
+  void (*parallel_for)(int64_t n, int64_t grain, Range range, void* state);
+  // c[m, n] (row stride ldc) = a[m, k] (lda) * b[n, k]^T (ldb) + (accumulate ? c : 0), FP32, row-major.
+  void (*sgemm)(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb,
+                bool accumulate, float* c, int64_t ldc);
+  // The same with BF16 operands and FP32 accumulation, or null. Every FP8 value is a BF16 value: the same products.
+  void (*bf16_gemm)(int64_t m, int64_t n, int64_t k, const uint16_t* a, int64_t lda, const uint16_t* b, int64_t ldb,
+                    bool accumulate, float* c, int64_t ldc);
+};
+
+// malloc takes blocks of this size and more from the kernel each time (glibc's limit), as fresh pages.
+constexpr int64_t kFreshBytes = 32 << 20;
+
+// High-precision matrix: element (r, c) is data[r * stride + c].
+struct Matrix {
+  const void* data;
+  DType dtype;
+  int64_t rows, cols, stride;
+};
+
+// FP8 matrix, same addressing.
+struct Codes {
+  const uint8_t* data;
+  Format format;
+  int64_t rows, cols, stride;
+};
+
+struct AmaxArgs {
+  Matrix x;
+  float* amax;  // [1]
+};
+void amax(const Context&, const AmaxArgs&);
+
+// What every quantizing op reads and writes. Null outputs are not computed.
+struct CastArgs {
+  Matrix x;
+  Format format;
+  uint8_t* q;        // [rows, cols]
+  uint8_t* q_t;      // [cols, round_up(rows, 16)], padding zeroed; or null
+  float* dbias;      // [cols], column sums of x; or null
+  float* scale_inv;  // [1]
+};
+// The scale is given; amax [1] of the unscaled data comes out.
+void cast(const Context&, const CastArgs&, const float* scale, float* amax);
+// Current scaling: the scale is made from the data's own amax. scale_inv_t [1] belongs to q_t; null without it.
+void quantize(const Context&, const CastArgs&, ScaleRule, float* scale_inv_t);
+
+struct DequantizeArgs {
+  Codes q;
+  const float* scale_inv;  // [1]
+  void* y;                 // [rows, cols]
+  DType dtype;
+};
+void dequantize(const Context&, const DequantizeArgs&);
+
+struct TransposeArgs {
+  Codes q;
+  uint8_t* q_t;  // [cols, round_up(rows, 16)], padding zeroed
+};
+void transpose(const Context&, const TransposeArgs&);
+
+enum class Epilogue : int { none, relu, gelu_tanh, dgelu };
+
+// D[M, N] = epilogue((a * b^T * a_scale_inv) * b_scale_inv + (accumulate ? D : 0) + bias)
+struct GemmArgs {
+  Codes a, b;  // [M, K], [N, K]
+  const float *a_scale_inv, *b_scale_inv;  // [1]
+  const void* bias;                        // [N], or null
+  DType bias_dtype;
+  DType bias_rounding;  // the dtype that FP8 tensor cores take a bias in for this output: values are rounded to it
+  Epilogue epilogue;
+  const void* aux;  // dgelu: the saved pre-activation, [M, N], row stride aux_stride; or null
+  void* aux_out;    // gelu_tanh: receives the pre-activation; or null
+  DType aux_dtype;
+  int64_t aux_stride;
+  bool fast_accum;  // tensor cores may keep fewer accumulator bits; the CPU has no use for it
+};
+void gemm(const Context&, const GemmArgs&, void* out, DType out_dtype, int64_t out_stride, bool accumulate);
+// FP8 output q [M, N] = cast(D * out_scale); amax [1] of D; scale_inv [1] is NaN where amax is not finite.
+void gemm_fp8(const Context&, const GemmArgs&, const float* out_scale, Format, uint8_t* q, float* scale_inv,
+              float* amax);
+
+}  // namespace transcast

@@ -1,0 +1,55 @@
+// The Python side of what is no tensor op. Compiled into _C, and with TRANSCAST_CUDA_MODULE into _cuda.
+// The TRANSCAST_* strings are set in CMakeLists.txt.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#ifdef TRANSCAST_CUDA_MODULE
+#include "cuda/device.h"
+#else
+#include "cpu/kernels.h"
+#endif
+
+namespace py = pybind11;
+using namespace pybind11::literals;
+
+namespace {
+
+#ifdef TRANSCAST_CUDA_MODULE
+
+py::dict device_facts() {
+  const transcast::cuda::DeviceFacts facts = transcast::cuda::device_facts();
+  py::list devices;
+  for (const auto& device : facts.devices) {
+    devices.append(py::dict("name"_a = device.name,
+                            "capability"_a = py::make_tuple(device.capability_major, device.capability_minor),
+                            "multiprocessors"_a = device.multiprocessors,
+                            "memory_bytes"_a = device.memory_bytes));
+  }
+  return py::dict("compiled_with"_a = facts.compiled_with, "runtime_version"_a = facts.runtime_version,
+                  "driver_version"_a = facts.driver_version, "unavailable"_a = facts.unavailable,
+                  "devices"_a = devices);
+}
+
+#else
+
+py::dict build_info() {
+  return py::dict("version"_a = TRANSCAST_VERSION, "compiler"_a = TRANSCAST_COMPILER,
+                  "flags"_a = TRANSCAST_FLAGS, "torch"_a = TRANSCAST_TORCH_VERSION,
+                  "stable_abi"_a = TRANSCAST_STABLE_ABI, "isas"_a = transcast::cpu::compiled_isas(),
+                  "isa_in_use"_a = transcast::cpu::kernels().name, "cuda"_a = TRANSCAST_CUDA_VERSION,
+                  "cuda_archs"_a = TRANSCAST_CUDA_ARCHS, "cuda_note"_a = TRANSCAST_CUDA_NOTE);
+}
+
+#endif
+
+}  // namespace
+
+#ifdef TRANSCAST_CUDA_MODULE
+PYBIND11_MODULE(_cuda, m) {
+  m.def("device_facts", &device_facts, "What the CUDA runtime says of itself and of this machine.");
+}
+#else
+PYBIND11_MODULE(_C, m) {
+  m.def("build_info", &build_info, "What this library was built with, and the CPU path in use.");
+}
+#endif

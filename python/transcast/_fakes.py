@@ -1,0 +1,87 @@
+"""Shapes and dtypes of every op's outputs, for torch.compile, export and opcheck. Sizes stay symbolic."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def _scalar(like: Tensor) -> Tensor:
+    return like.new_empty((), dtype=torch.float32)
+
+
+def _transposed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    rows = math.prod(x.shape[:-1])
+    return x.new_empty((x.shape[-1], (rows + 15) // 16 * 16), dtype=dtype)
+
+
+def _like(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.new_empty(x.shape, dtype=dtype)
+
+
+def amax(x):
+    return _scalar(x)
+
+
+def cast(x, scale, dtype):
+    return _like(x, dtype), _scalar(x), _scalar(x)
+
+
+def cast_transpose(x, scale, dtype):
+    return _like(x, dtype), _scalar(x), _transposed(x, dtype), _scalar(x)
+
+
+def cast_transpose_dbias(x, scale, dtype):
+    dbias = x.new_empty((x.shape[-1],), dtype=torch.float32)
+    return _like(x, dtype), _scalar(x), _transposed(x, dtype), dbias, _scalar(x)
+
+
+def quantize(x, dtype, pow2=False, margin=0):
+    return _like(x, dtype), _scalar(x)
+
+
+def quantize_transpose(x, dtype, pow2=False, margin=0):
+    return _like(x, dtype), _scalar(x), _transposed(x, dtype), _scalar(x)
+
+
+def quantize_transpose_dbias(x, dtype, pow2=False, margin=0):
+    dbias = x.new_empty((x.shape[-1],), dtype=torch.float32)
+    return _like(x, dtype), _scalar(x), _transposed(x, dtype), _scalar(x), dbias
+
+
+def dequantize(q, scale_inv, dtype):
+    return _like(q, dtype)
+
+
+def transpose(q):
+    return _transposed(q, q.dtype)
+
+
+def gemm(a, b, a_scale_inv, b_scale_inv, bias, epilogue, aux, out_dtype, fast_accum):
+    return a.new_empty((*a.shape[:-1], b.shape[0]), dtype=out_dtype)
+
+
+def gemm_out(a, b, a_scale_inv, b_scale_inv, bias, epilogue, aux, fast_accum, accumulate, out, aux_out):
+    return None
+
+
+def gemm_fp8(a, b, a_scale_inv, b_scale_inv, out_scale, bias, epilogue, dtype, fast_accum, aux_out):
+    return a.new_empty((*a.shape[:-1], b.shape[0]), dtype=dtype), _scalar(a), _scalar(a)
+
+
+FAKES = (
+    amax,
+    cast,
+    cast_transpose,
+    cast_transpose_dbias,
+    quantize,
+    quantize_transpose,
+    quantize_transpose_dbias,
+    dequantize,
+    transpose,
+    gemm,
+    gemm_out,
+    gemm_fp8,
+)
+for _fake in FAKES:
+    torch.library.register_fake(f"transcast::{_fake.__name__}", _fake)

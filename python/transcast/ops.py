@@ -1,0 +1,243 @@
+"""The raw FP8 ops, on CPU and CUDA tensors.
+
+Common to all of them:
+
+- ``x`` is FP32, BF16 or FP16, of any strides and any leading dims; it counts as a matrix (R, C), C its last dim and R
+  the product of the others (1 for a vector). Empty tensors give empty or zero outputs.
+- ``dtype`` is ``torch.float8_e4m3fn`` (``E4M3``, max 448) or ``torch.float8_e5m2`` (``E5M2``, max 57344).
+- The cast is ``fp8(float(x) * scale)``: FP32 product, round to nearest even, finite overflow and Inf saturate to the
+  format's max, NaN becomes 0x7F, subnormals are exact. FP8 formats as in "FP8 Formats for Deep Learning" (Micikevicius
+  et al., 2022) and the OCP 8-bit floating point specification.
+- ``scale`` multiplies into FP8, ``scale_inv`` back out; ``amax`` is max |x| before scaling, NaN if x holds a NaN. All
+  three are FP32 with one element, on the device of x.
+- ``scale_inv`` is ``1 / scale``, or NaN if the data held Inf or NaN: an overflow is never hidden by saturation.
+- ``q_t`` is the transposed data, (C, R rounded up to a multiple of 16), its padding zero.
+- Ops have no autograd. With grad mode on and an input that requires grad they raise RuntimeError; use ``linear``, or
+  call them from your own ``torch.autograd.Function``.
+- Wrong values raise ValueError, wrong types TypeError, before anything is written.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+
+_ops = torch.ops.transcast
+
+
+class Cast(NamedTuple):
+    q: Tensor
+    scale_inv: Tensor
+    amax: Tensor
+
+
+class CastTranspose(NamedTuple):
+    q: Tensor
+    scale_inv: Tensor
+    q_t: Tensor
+    amax: Tensor
+
+
+class CastTransposeDbias(NamedTuple):
+    q: Tensor
+    scale_inv: Tensor
+    q_t: Tensor
+    dbias: Tensor
+    amax: Tensor
+
+
+class Quantized(NamedTuple):
+    q: Tensor
+    scale_inv: Tensor
+
+
+class QuantizedTranspose(NamedTuple):
+    q: Tensor
+    scale_inv: Tensor
+    q_t: Tensor
+    scale_inv_t: Tensor
+
+
+class QuantizedTransposeDbias(NamedTuple):
+    q: Tensor
+    scale_inv: Tensor
+    q_t: Tensor
+    scale_inv_t: Tensor
+    dbias: Tensor
+
+
+class GemmFp8(NamedTuple):
+    q: Tensor
+    scale_inv: Tensor
+    amax: Tensor
+
+
+def _check(op: str, dtype: object = None, **tensors: object) -> None:
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise TypeError(f"transcast.{op}: dtype must be a torch.dtype, got {type(dtype).__name__}")
+    grad = torch.is_grad_enabled()
+    for name, value in tensors.items():
+        if value is None:
+            continue
+        if not isinstance(value, Tensor):
+            raise TypeError(f"transcast.{op}: {name} must be a Tensor, got {type(value).__name__}")
+        if grad and value.requires_grad:
+            raise RuntimeError(
+                f"transcast.{op} has no autograd, and {name} requires grad: use transcast.linear, or call it inside "
+                "a torch.autograd.Function of your own (or under torch.no_grad())"
+            )
+
+
+def amax(x: Tensor) -> Tensor:
+    """Largest ``|x|`` as FP32 of shape (): NaN if x holds a NaN, Inf if it holds Inf and no NaN, 0 if it is empty."""
+    _check("amax", x=x)
+    return _ops.amax(x)
+
+
+def cast(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Cast:
+    """FP8 cast with a given scale, one read of x.
+
+    Returns ``q`` (shape of x), ``scale_inv`` (), ``amax`` (). ``q = fp8(float(x) * scale)``.
+    """
+    _check("cast", dtype, x=x, scale=scale)
+    return Cast(*_ops.cast(x, scale, dtype))
+
+
+def cast_transpose(x: Tensor, scale: Tensor, dtype: torch.dtype) -> CastTranspose:
+    """FP8 cast with a given scale, in both orientations from one read of x.
+
+    Returns ``q`` (shape of x), ``scale_inv`` (), ``q_t`` (C, ceil16(R)), ``amax`` (). x needs at least one dim.
+    """
+    _check("cast_transpose", dtype, x=x, scale=scale)
+    return CastTranspose(*_ops.cast_transpose(x, scale, dtype))
+
+
+def cast_transpose_dbias(x: Tensor, scale: Tensor, dtype: torch.dtype) -> CastTransposeDbias:
+    """``cast_transpose`` that also sums the columns of x.
+
+    Returns ``q``, ``scale_inv``, ``q_t``, ``dbias`` (C,) FP32, ``amax``. ``dbias`` is the sum over R of the unscaled x,
+    accumulated in FP32 in an order that depends on the shape alone: the same bits from run to run.
+    """
+    _check("cast_transpose_dbias", dtype, x=x, scale=scale)
+    return CastTransposeDbias(*_ops.cast_transpose_dbias(x, scale, dtype))
+
+
+def quantize(x: Tensor, dtype: torch.dtype, *, pow2: bool = False, margin: int = 0) -> Quantized:
+    """FP8 cast with current scaling: the scale comes from the amax of x itself.
+
+    ``scale = max(dtype) / amax`` (one FP32 division) times ``2**-margin``, clamped to [2^-126, 2^126], rounded down to
+    a power of two with ``pow2``; 1 where amax is 0, Inf or NaN. ``margin`` (-64 to 64) leaves headroom.
+    Returns ``q`` (shape of x) and ``scale_inv`` ().
+    """
+    _check("quantize", dtype, x=x)
+    return Quantized(*_ops.quantize(x, dtype, pow2, margin))
+
+
+def quantize_transpose(x: Tensor, dtype: torch.dtype, *, pow2: bool = False, margin: int = 0) -> QuantizedTranspose:
+    """``quantize`` in both orientations: what a weight or an activation in training needs.
+
+    Returns ``q`` (shape of x), ``scale_inv`` (), ``q_t`` (C, ceil16(R)), ``scale_inv_t`` () which belongs to ``q_t``
+    (equal to ``scale_inv`` for one scale per tensor). x needs at least one dim.
+    """
+    _check("quantize_transpose", dtype, x=x)
+    return QuantizedTranspose(*_ops.quantize_transpose(x, dtype, pow2, margin))
+
+
+def quantize_transpose_dbias(
+    x: Tensor, dtype: torch.dtype, *, pow2: bool = False, margin: int = 0
+) -> QuantizedTransposeDbias:
+    """``quantize_transpose`` that also sums the columns of x: what the gradient of a linear layer with bias needs.
+
+    Returns ``q``, ``scale_inv``, ``q_t``, ``scale_inv_t``, ``dbias`` (C,) FP32 as in ``cast_transpose_dbias``.
+    """
+    _check("quantize_transpose_dbias", dtype, x=x)
+    return QuantizedTransposeDbias(*_ops.quantize_transpose_dbias(x, dtype, pow2, margin))
+
+
+def dequantize(q: Tensor, scale_inv: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """``float(q) * scale_inv`` in FP32, rounded once to ``dtype`` (FP32, BF16 or FP16); shape of q, contiguous."""
+    _check("dequantize", dtype, q=q, scale_inv=scale_inv)
+    return _ops.dequantize(q, scale_inv, dtype)
+
+
+def transpose(q: Tensor) -> Tensor:
+    """FP8 (R, C) -> (C, ceil16(R)), the padding zero: the ``q_t`` of data that is in FP8 already. q needs one dim."""
+    _check("transpose", q=q)
+    return _ops.transpose(q)
+
+
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    a_scale_inv: Tensor,
+    b_scale_inv: Tensor,
+    *,
+    bias: Tensor | None = None,
+    epilogue: str | None = None,
+    aux: Tensor | None = None,
+    out_dtype: torch.dtype = torch.bfloat16,
+    out: Tensor | None = None,
+    accumulate: bool = False,
+    fast_accum: bool = False,
+) -> Tensor:
+    """``y = epilogue((a · b^T * a_scale_inv) * b_scale_inv + bias)``, accumulated in FP32.
+
+    - ``a`` FP8 (..., K), ``b`` FP8 (N, K), not both e5m2. One of them may be a ``q_t``, whose K is padded to a multiple
+      of 16: the surplus columns are not read. Returns ``y`` (..., N) in ``out_dtype`` (FP32, BF16 or FP16), or ``out``.
+    - ``bias`` (N,) is rounded to what FP8 tensor cores add: FP16 beside FP16 outputs, BF16 beside all others.
+    - ``epilogue``: ``None``, ``"relu"``, ``"gelu_tanh"`` or ``"dgelu"``. With ``aux`` (shape of y) ``gelu_tanh`` stores
+      its argument there; ``dgelu`` multiplies the result by the derivative of ``gelu_tanh`` at ``aux``.
+    - ``out`` (..., N), FP32, BF16 or FP16 with a contiguous last dim and one row stride: written in place and returned;
+      its dtype replaces ``out_dtype``. With ``accumulate`` (FP32 or BF16, no activation) y is added to it.
+    - ``fast_accum`` lets tensor cores keep fewer accumulator bits; the CPU always accumulates in full FP32.
+
+    A NaN in either operand or scale reaches y; K = 0 gives zeros (plus bias).
+    """
+    _check("gemm", out_dtype, a=a, b=b, a_scale_inv=a_scale_inv, b_scale_inv=b_scale_inv, bias=bias, aux=aux, out=out)
+    name = "none" if epilogue is None else epilogue
+    saves = name == "gelu_tanh" and aux is not None
+    if out is None and not saves and not accumulate:
+        return _ops.gemm(a, b, a_scale_inv, b_scale_inv, bias, name, aux, out_dtype, fast_accum)
+    if out is None:
+        if accumulate:
+            raise ValueError("transcast.gemm: accumulate needs out, the tensor to add to")
+        out = a.new_empty((*a.shape[:-1], b.shape[0]), dtype=out_dtype)
+    read, written = (None, aux) if saves else (aux, None)
+    _ops.gemm_out(a, b, a_scale_inv, b_scale_inv, bias, name, read, fast_accum, accumulate, out, written)
+    return out
+
+
+def gemm_fp8(
+    a: Tensor,
+    b: Tensor,
+    a_scale_inv: Tensor,
+    b_scale_inv: Tensor,
+    *,
+    out_scale: Tensor,
+    dtype: torch.dtype = E4M3,
+    bias: Tensor | None = None,
+    epilogue: str | None = None,
+    aux: Tensor | None = None,
+    fast_accum: bool = False,
+) -> GemmFp8:
+    """``gemm`` whose result is cast to FP8 with a given scale, without a pass in between.
+
+    ``q = fp8(y * out_scale)`` (..., N) in ``dtype``, ``scale_inv`` () = ``1 / out_scale`` (NaN if y is not finite
+    everywhere), ``amax`` () of y before scaling. ``epilogue`` is ``None``, ``"relu"`` or ``"gelu_tanh"``; ``aux``
+    (..., N) then takes gelu's argument. A bias is rounded to BF16, or stays FP16 if it is FP16.
+    """
+    _check(
+        "gemm_fp8",
+        dtype,
+        a=a,
+        b=b,
+        a_scale_inv=a_scale_inv,
+        b_scale_inv=b_scale_inv,
+        out_scale=out_scale,
+        bias=bias,
+        aux=aux,
+    )
+    name = "none" if epilogue is None else epilogue
+    return GemmFp8(*_ops.gemm_fp8(a, b, a_scale_inv, b_scale_inv, out_scale, bias, name, dtype, fast_accum, aux))

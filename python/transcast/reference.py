@@ -1,0 +1,257 @@
+"""One plain-torch function per op: what every backend is compared with.
+
+Names, arguments and returned tuples are those of ``torch.ops.transcast``. Nothing is checked here (the ops do
+that) and nothing is tuned; tensors may live on any device and have any strides. Casts, amax, scales and
+dequantized data are exact bit patterns. ``dbias`` and the GEMMs are computed in FP64 and rounded once, so a
+backend that sums in FP32 is held to an error bound around them.
+
+Needs torch's default treatment of subnormals: under ``torch.set_flush_denormal(True)`` torch itself reads
+subnormal inputs as zero. The ops are not disturbed by that switch, this file is: call it with it off.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+FP8_MAX = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+FP8_NAN = 0x7F
+F32_INF_BITS = 0x7F800000
+F32_NAN_BITS = 0x7FC00000
+SCALE_MIN, SCALE_MAX = 2.0**-126, 2.0**126
+
+SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+GELU_CUBIC = 0.044715
+
+
+# --- scales ---------------------------------------------------------------------------------------
+
+
+def _canonical_nan(x: Tensor) -> Tensor:
+    """FP32 ``x`` with every NaN stored as 0x7FC00000."""
+    bits = x.contiguous().view(torch.int32)
+    is_nan = (bits & 0x7FFFFFFF) > F32_INF_BITS
+    return torch.where(is_nan, torch.full_like(bits, F32_NAN_BITS), bits).view(torch.float32)
+
+
+def amax(x: Tensor) -> Tensor:
+    """Largest ``|x|`` as FP32 of shape (): NaN (0x7FC00000) if any element is NaN, 0 if there are none.
+
+    Without the sign bit, float bits compare like integers, and every NaN lies above Inf: nothing is lost.
+    """
+    bits = x.to(torch.float32).contiguous().view(torch.int32) & 0x7FFFFFFF
+    largest = bits.max() if bits.numel() else bits.new_zeros(())
+    return _canonical_nan(largest.view(torch.float32))
+
+
+def scale_from_amax(amax: Tensor, dtype: torch.dtype, pow2: bool = False, margin: int = 0) -> Tensor:
+    """The FP32 scale () that maps ``amax`` to the largest value of ``dtype``.
+
+    0, Inf and NaN -> 1. Else ``fp32(max / amax) * 2**-margin``, clamped to [2**-126, 2**126] so that its
+    inverse is a normal number; with ``pow2`` rounded down to a power of two.
+    """
+    amax = amax.reshape(())
+    # full_like: `number / tensor` is number * reciprocal(tensor) in torch, which rounds twice.
+    quotient = torch.full_like(amax, FP8_MAX[dtype]) / amax
+    # In FP64 the margin is exact: the quotient's is the only rounding.
+    scale = (quotient.to(torch.float64) * 2.0**-margin).clamp(SCALE_MIN, SCALE_MAX).to(torch.float32)
+    if pow2:
+        scale = (scale.view(torch.int32) & F32_INF_BITS).view(torch.float32)
+    usable = torch.isfinite(amax) & (amax != 0)
+    return torch.where(usable, scale, torch.ones_like(scale))
+
+
+def scale_inv_of(scale: Tensor, amax: Tensor) -> Tensor:
+    """``fp32(1 / scale)`` of shape (), or NaN (0x7FC00000) if ``amax`` is Inf or NaN."""
+    scale, amax = scale.reshape(()), amax.reshape(())
+    inverse = torch.ones_like(scale) / scale
+    return _canonical_nan(torch.where(torch.isfinite(amax), inverse, torch.full_like(inverse, math.nan)))
+
+
+# --- casts ----------------------------------------------------------------------------------------
+
+
+def _rows(x: Tensor) -> Tensor:
+    """``x`` as a matrix: leading dims flattened, a vector is one row."""
+    if x.dim() == 0:
+        return x.reshape(1, 1)
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _to_fp8(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """FP32 product, clamp, round to nearest even; every NaN becomes 0x7F."""
+    product = x.to(torch.float32).contiguous() * scale.reshape(())
+    # Clamped first: what torch does with values out of range depends on its version and on the format.
+    codes = product.clamp(-FP8_MAX[dtype], FP8_MAX[dtype]).to(dtype).view(torch.uint8)
+    return torch.where(torch.isnan(product), torch.full_like(codes, FP8_NAN), codes).view(dtype)
+
+
+def transpose(q: Tensor) -> Tensor:
+    """FP8 (R, C) -> contiguous (C, ceil16(R)); the columns past R are zero."""
+    codes = _rows(q).view(torch.uint8)
+    rows, cols = codes.shape
+    padded = torch.zeros(cols, -(-rows // 16) * 16, dtype=torch.uint8, device=q.device)
+    padded[:, :rows] = codes.t()
+    return padded.view(q.dtype)
+
+
+def _dbias(x: Tensor) -> Tensor:
+    """Column sums of ``x`` (not scaled): FP64, rounded to FP32 (C,)."""
+    return _rows(x).to(torch.float64).sum(dim=0).to(torch.float32)
+
+
+def cast(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """``q, scale_inv, amax`` with the given scale."""
+    largest = amax(x)
+    return _to_fp8(x, scale, dtype), scale_inv_of(scale, largest), largest
+
+
+def cast_transpose(x: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``q, scale_inv, q_t, amax``."""
+    q, scale_inv, largest = cast(x, scale, dtype)
+    return q, scale_inv, transpose(q), largest
+
+
+def cast_transpose_dbias(
+    x: Tensor, scale: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """``q, scale_inv, q_t, dbias, amax``."""
+    q, scale_inv, largest = cast(x, scale, dtype)
+    return q, scale_inv, transpose(q), _dbias(x), largest
+
+
+def quantize(x: Tensor, dtype: torch.dtype, pow2: bool = False, margin: int = 0) -> tuple[Tensor, Tensor]:
+    """``q, scale_inv`` with the scale made from the amax of ``x``."""
+    q, scale_inv, _ = cast(x, scale_from_amax(amax(x), dtype, pow2, margin), dtype)
+    return q, scale_inv
+
+
+def quantize_transpose(
+    x: Tensor, dtype: torch.dtype, pow2: bool = False, margin: int = 0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``q, scale_inv, q_t, scale_inv_t``; the two inverse scales are equal here."""
+    q, scale_inv = quantize(x, dtype, pow2, margin)
+    return q, scale_inv, transpose(q), scale_inv.clone()
+
+
+def quantize_transpose_dbias(
+    x: Tensor, dtype: torch.dtype, pow2: bool = False, margin: int = 0
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """``q, scale_inv, q_t, scale_inv_t, dbias``."""
+    return *quantize_transpose(x, dtype, pow2, margin), _dbias(x)
+
+
+def dequantize(q: Tensor, scale_inv: Tensor, dtype: torch.dtype) -> Tensor:
+    """``q * scale_inv``: product in FP32, then one rounding to ``dtype``; contiguous, shape of ``q``."""
+    return (q.to(torch.float32).contiguous() * scale_inv.reshape(())).to(dtype)
+
+
+# --- GEMM -----------------------------------------------------------------------------------------
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """``0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`` in the dtype of ``x``."""
+    return 0.5 * x * (1.0 + torch.tanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x**3)))
+
+
+def gelu_tanh_grad(x: Tensor) -> Tensor:
+    """Derivative of ``gelu_tanh`` at ``x``."""
+    t = torch.tanh(SQRT_2_OVER_PI * (x + GELU_CUBIC * x**3))
+    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * SQRT_2_OVER_PI * (1.0 + 3.0 * GELU_CUBIC * x**2)
+
+
+def bias_dtype(bias: Tensor, out_dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which the hardware adds a bias: fp16 beside fp16 outputs, or FP8 ones if it is fp16."""
+    fp8_with_half = out_dtype in FP8_MAX and bias.dtype == torch.float16
+    return torch.float16 if out_dtype == torch.float16 or fp8_with_half else torch.bfloat16
+
+
+def gemm_fp64(
+    a: Tensor,
+    b: Tensor,
+    a_scale_inv: Tensor,
+    b_scale_inv: Tensor,
+    bias: Tensor | None,
+    epilogue: str,
+    aux: Tensor | None,
+    out_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """The product before it is rounded: ``(y, pre)`` in FP64, ``pre`` being ``y`` before its epilogue.
+
+    FP8 values and their products are exact in FP64. Where K of ``a`` and ``b`` differs, one carries the
+    padding of a transposed operand, which is not read.
+    """
+    k = min(a.shape[-1], b.shape[-1])
+    a64 = a[..., :k].to(torch.float32).to(torch.float64)
+    b64 = b[..., :k].to(torch.float32).to(torch.float64)
+    acc = (_rows(a64) @ b64.t()).reshape(*a.shape[:-1], b.shape[0])
+    pre = acc * a_scale_inv.reshape(()).to(torch.float64) * b_scale_inv.reshape(()).to(torch.float64)
+    if bias is not None:
+        pre = pre + bias.to(bias_dtype(bias, out_dtype)).to(torch.float64)
+    if epilogue == "relu":
+        return torch.relu(pre), pre
+    if epilogue == "gelu_tanh":
+        return gelu_tanh(pre), pre
+    if epilogue == "dgelu":
+        return pre * gelu_tanh_grad(aux.to(torch.float64)).reshape(pre.shape), pre
+    return pre, pre
+
+
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    a_scale_inv: Tensor,
+    b_scale_inv: Tensor,
+    bias: Tensor | None,
+    epilogue: str,
+    aux: Tensor | None,
+    out_dtype: torch.dtype,
+    fast_accum: bool,
+) -> Tensor:
+    """``epilogue(a[..., K] . b[N, K]^T * a_scale_inv * b_scale_inv + bias)`` -> [..., N] in ``out_dtype``.
+
+    torch rounds FP64 to a 16-bit type through FP32; that second rounding is far inside the bound of a GEMM.
+    """
+    y, _ = gemm_fp64(a, b, a_scale_inv, b_scale_inv, bias, epilogue, aux, out_dtype)
+    return y.to(out_dtype)
+
+
+def gemm_out(
+    a: Tensor,
+    b: Tensor,
+    a_scale_inv: Tensor,
+    b_scale_inv: Tensor,
+    bias: Tensor | None,
+    epilogue: str,
+    aux: Tensor | None,
+    fast_accum: bool,
+    accumulate: bool,
+    out: Tensor,
+    aux_out: Tensor | None,
+) -> None:
+    """``gemm`` into ``out``, added with ``accumulate``; ``aux_out`` takes what ``gelu_tanh`` is given."""
+    y, pre = gemm_fp64(a, b, a_scale_inv, b_scale_inv, bias, epilogue, aux, out.dtype)
+    out.copy_(out.to(torch.float64) + y if accumulate else y)
+    if aux_out is not None:
+        aux_out.copy_(pre.reshape(aux_out.shape))
+
+
+def gemm_fp8(
+    a: Tensor,
+    b: Tensor,
+    a_scale_inv: Tensor,
+    b_scale_inv: Tensor,
+    out_scale: Tensor,
+    bias: Tensor | None,
+    epilogue: str,
+    dtype: torch.dtype,
+    fast_accum: bool,
+    aux_out: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``q, scale_inv, amax``: the product rounded to FP32, then ``cast`` with ``out_scale``."""
+    y, pre = gemm_fp64(a, b, a_scale_inv, b_scale_inv, bias, epilogue, None, dtype)
+    if aux_out is not None:
+        aux_out.copy_(pre.reshape(aux_out.shape))
+    return cast(y.to(torch.float32), out_scale, dtype)
