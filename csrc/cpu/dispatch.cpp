@@ -12,18 +12,16 @@ struct Isa {
   const char* name;
   bool supported;
   bool bf16_arithmetic;
-  void (*fill_cast)(Kernels&);
-  void (*fill_decode)(Kernels&);
-  void (*fill_epilogue)(Kernels&);
+  void (*fill[4])(Kernels&);
 };
+
+#define TRANSCAST_FILL(isa) {isa::fill_cast, isa::fill_transpose, isa::fill_decode, isa::fill_epilogue}
 
 Kernels table_of(const Isa& isa) {
   Kernels table{};
   table.name = isa.name;
   table.bf16_arithmetic = isa.bf16_arithmetic;
-  isa.fill_cast(table);
-  isa.fill_decode(table);
-  isa.fill_epilogue(table);
+  for (auto fill : isa.fill) fill(table);
   return table;
 }
 
@@ -33,11 +31,11 @@ Kernels choose() {
       {"avx512",
        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"),
-       bool(__builtin_cpu_supports("avx512bf16")), avx512::fill_cast, avx512::fill_decode, avx512::fill_epilogue},
+       bool(__builtin_cpu_supports("avx512bf16")), TRANSCAST_FILL(avx512)},
       {"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"),
-       false, avx2::fill_cast, avx2::fill_decode, avx2::fill_epilogue},
+       false, TRANSCAST_FILL(avx2)},
 #endif
-      {"plain", true, false, plain::fill_cast, plain::fill_decode, plain::fill_epilogue},
+      {"plain", true, false, TRANSCAST_FILL(plain)},
   };
   const Isa& last = *(std::end(isas) - 1);
   const char* wanted = std::getenv("TRANSCAST_CPU_ISA");

@@ -1,133 +1,21 @@
-// FP8 GEMM on the CPU: both operands are decoded blockwise into panels for torch's BLAS (FP32, or BF16 where the machine multiplies that); the output tile is
-// finished (scales, bias, activation, rounding) while it is in the cache. A few rows of `a` take a direct
-// matrix-vector path instead, which reads each FP8 weight once. Neither operand is ever decoded whole.
+// FP8 GEMM on the CPU: both operands are decoded blockwise into panels for torch's BLAS (FP32, or BF16 where the
+// machine multiplies that); the output tile is finished (scales, bias, activation, rounding) while it is in the cache.
+// A few rows of `a` take a direct matrix-vector path instead, which reads each FP8 weight once. Neither operand is ever
+// decoded whole.
 #include "backend.h"
 
-#include <cstdlib>
-#include <memory>
-#include <new>
-#include <vector>
-
-#include "cpu/amax.h"
+#include "cpu/finisher.h"
+#include "cpu/scratch.h"
 
 namespace transcast {
 namespace cpu {
 namespace {
 
-constexpr int64_t kMaxTile = 512, kMinTile = 128;  // output tile: up to 1 MiB of accumulators
+constexpr int64_t kMinTile = 128;                  // output tile: kMaxTile at most, 1 MiB of accumulators
 constexpr int64_t kTileDepth = 2048;               // operand panels: up to 4 MiB each
 constexpr int64_t kEnoughTiles = 8;                // tiles shrink until there are so many, to feed the threads
 constexpr int64_t kVectorRows = 4;                 // up to so many rows: matrix-vector path
 constexpr int64_t kVectorCols = 64;                // its unit of work
-
-// Panels of one call, carved from memory that each calling thread keeps (at most 9 MiB, unless one operand has very
-// long rows): fresh pages would cost more than decoding into them.
-class Scratch {
- public:
-  explicit Scratch(int64_t bytes) {
-    if (bytes > capacity_) {
-      memory_.reset(static_cast<char*>(std::aligned_alloc(64, round_up(bytes, 64))));
-      capacity_ = memory_ ? bytes : 0;
-      if (!memory_) throw std::bad_alloc();
-    }
-  }
-
-  template <class T>
-  T* take(int64_t count) {
-    T* p = reinterpret_cast<T*>(memory_.get() + used_);
-    used_ += bytes<T>(count);
-    return p;
-  }
-
-  template <class T>
-  static int64_t bytes(int64_t count) {
-    return round_up(count * int64_t(sizeof(T)), 64);
-  }
-
- private:
-  struct Free {
-    void operator()(char* p) const { std::free(p); }
-  };
-  static thread_local std::unique_ptr<char, Free> memory_;
-  static thread_local int64_t capacity_;
-  int64_t used_ = 0;
-};
-thread_local std::unique_ptr<char, Scratch::Free> Scratch::memory_;
-thread_local int64_t Scratch::capacity_ = 0;
-
-// Where finished rows go: a 16- or 32-bit matrix, or FP8 with its amax.
-struct Output {
-  void* data;
-  DType dtype;
-  int64_t stride;
-  bool accumulate;
-  uint8_t* q;  // not null: FP8
-  Format format;
-  float scale;
-  AtomicMax* amax;
-};
-
-char* row_of(const void* data, DType dtype, int64_t stride, int64_t row, int64_t col) {
-  return static_cast<char*>(const_cast<void*>(data)) + (row * stride + col) * int64_t(size_of(dtype));
-}
-
-class Finisher {
- public:
-  Finisher(const GemmArgs& args, const Output& out) : args_(args), out_(out), k_(kernels()) {
-    if (!args.bias) return;
-    bias_.resize(args.b.rows);
-    k_.widen[int(args.bias_dtype)](args.bias, args.b.rows, bias_.data());
-    if (args.bias_rounding != args.bias_dtype) {
-      std::vector<uint16_t> rounded(args.b.rows);
-      k_.narrow[int(args.bias_rounding)](bias_.data(), args.b.rows, rounded.data());
-      k_.widen[int(args.bias_rounding)](rounded.data(), args.b.rows, bias_.data());
-    }
-  }
-
-  // Turns n <= kMaxTile accumulators of row m, columns from col on, into output.
-  void finish(float* acc, int64_t m, int64_t col, int64_t n) const {
-    float buffer[kMaxTile];
-    char* out = out_.q ? nullptr : row_of(out_.data, out_.dtype, out_.stride, m, col);
-    const bool in_place = out && out_.dtype == DType::f32;  // FP32 rows are finished where they belong
-    float* y = in_place ? reinterpret_cast<float*>(out) : acc;
-    const float* added = nullptr;
-    if (out_.accumulate) {
-      added = in_place ? y : buffer;
-      if (!in_place) k_.widen[int(out_.dtype)](out, n, buffer);
-    }
-    k_.scale_and_bias(
-        {acc, y, n, *args_.a_scale_inv, *args_.b_scale_inv, added, bias_.empty() ? nullptr : bias_.data() + col});
-    activate(y, m, col, n, buffer);
-    if (out_.q) {
-      uint8_t* q = out_.q + m * out_.stride + col;
-      out_.amax->update(k_.encode[int(DType::f32)][int(out_.format)](y, 0, 1, n, out_.scale, q, 0));
-    } else if (!in_place) {
-      k_.narrow[int(out_.dtype)](y, n, out);
-    }
-  }
-
- private:
-  void activate(float* y, int64_t m, int64_t col, int64_t n, float* buffer) const {
-    const int aux_dtype = int(args_.aux_dtype);
-    switch (args_.epilogue) {
-      case Epilogue::none: return;
-      case Epilogue::relu: return k_.relu(y, n);
-      case Epilogue::gelu_tanh:
-        if (args_.aux_out) {
-          k_.narrow[aux_dtype](y, n, row_of(args_.aux_out, args_.aux_dtype, args_.aux_stride, m, col));
-        }
-        return k_.gelu_tanh(y, n);
-      case Epilogue::dgelu:
-        k_.widen[aux_dtype](row_of(args_.aux, args_.aux_dtype, args_.aux_stride, m, col), n, buffer);
-        return k_.dgelu(y, buffer, n);
-    }
-  }
-
-  const GemmArgs& args_;
-  const Output& out_;
-  const Kernels& k_;
-  std::vector<float> bias_;
-};
 
 void decode_row(Format format, const uint8_t* q, int64_t n, float* y) {
   kernels().decode[int(format)](q, n, 1.0f, y, false);

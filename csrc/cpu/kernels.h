@@ -73,6 +73,7 @@ const char* compiled_isas();
 #define TRANSCAST_DECLARE_ISA(isa) \
   namespace isa {                  \
   void fill_cast(Kernels&);        \
+  void fill_transpose(Kernels&);   \
   void fill_decode(Kernels&);      \
   void fill_epilogue(Kernels&);    \
   }

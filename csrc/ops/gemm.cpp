@@ -27,8 +27,25 @@ int64_t common_k(const char* op, int64_t a, int64_t b) {
 struct InPlace {
   void* data;
   DType dtype;
-  int64_t stride;
+  int64_t rows, cols, stride;
 };
+
+// The bytes from the first element of a matrix to its last: a kernel may not write what it still has to read.
+struct Span {
+  const char *begin, *end;
+};
+
+Span span(const void* data, int64_t rows, int64_t cols, int64_t stride, int64_t element_size) {
+  const char* begin = static_cast<const char*>(data);
+  return {begin, rows == 0 || cols == 0 ? begin : begin + ((rows - 1) * stride + cols) * element_size};
+}
+
+Span span(const InPlace& m) { return span(m.data, m.rows, m.cols, m.stride, int64_t(size_of(m.dtype))); }
+Span span(const Codes& m) { return span(m.data, m.rows, m.cols, m.stride, 1); }
+
+void check_apart(const char* op, const char* argument, const char* other, Span a, Span b) {
+  check(a.begin >= b.end || b.begin >= a.end, op, argument, "must not share memory with ", other);
+}
 
 struct Call {
   View a_view, b_view;
@@ -66,7 +83,7 @@ struct Call {
     check(v.owner.get() == tensor.get(), op, argument, "must have a contiguous last dimension and one row stride");
     check(v.rows <= 1 || v.stride >= v.cols || v.cols == 0, op, argument, "must not overlap itself, got row stride ",
           v.stride, " for ", v.cols, " columns");
-    return {v.data, dtype, v.stride};
+    return {v.data, dtype, v.rows, v.cols, v.stride};
   }
 
   void read_aux(const char* op, const Maybe& aux, const Tensor& like) {
@@ -81,6 +98,8 @@ struct Call {
     if (!aux_out) return;
     check(args.epilogue == Epilogue::gelu_tanh, op, "aux_out", "is written by epilogue gelu_tanh, and by no other");
     const InPlace m = in_place(op, "aux_out", *aux_out, like);
+    check_apart(op, "aux_out", "a", span(m), span(args.a));
+    check_apart(op, "aux_out", "b", span(m), span(args.b));
     args.aux_out = m.data, args.aux_dtype = m.dtype, args.aux_stride = m.stride;
   }
 
@@ -101,14 +120,6 @@ struct Call {
     args.bias = bias.const_data_ptr();
   }
 };
-
-bool overlaps(const InPlace& out, int64_t rows, int64_t cols, const View& in) {
-  if (rows == 0 || cols == 0 || in.rows == 0 || in.cols == 0) return false;
-  const char* out_begin = static_cast<const char*>(out.data);
-  const char* out_end = out_begin + ((rows - 1) * out.stride + cols) * int64_t(size_of(out.dtype));
-  const char* in_begin = static_cast<const char*>(in.data);
-  return out_begin < in_begin + (in.rows - 1) * in.stride + in.cols && in_begin < out_end;
-}
 
 Tensor gemm(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv, const Tensor& b_scale_inv,
             const Maybe& bias, const std::string& epilogue, const Maybe& aux, int32_t out_dtype, bool fast_accum) {
@@ -131,9 +142,11 @@ void gemm_out(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv, const
         "must be none when accumulating, got ", epilogue);
   call.read_aux("gemm_out", aux, a);
   call.write_aux("gemm_out", aux_out, a);
-  check(!overlaps(target, call.args.a.rows, call.args.b.rows, call.a_view) &&
-            !overlaps(target, call.args.a.rows, call.args.b.rows, call.b_view),
-        "gemm_out", "out", "must not share memory with a or b");
+  check_apart("gemm_out", "out", "a", span(target), span(call.args.a));
+  check_apart("gemm_out", "out", "b", span(target), span(call.args.b));
+  for (const Maybe* other : {&aux, &aux_out}) {
+    if (*other) check_apart("gemm_out", "out", "aux", span(target), span(call.in_place("gemm_out", "aux", **other, a)));
+  }
   transcast::gemm(context(), call.args, target.data, target.dtype, target.stride, accumulate);
 }
 
