@@ -6,9 +6,11 @@ PYTHON ?= python3
 VENV := $(or $(VIRTUAL_ENV),.venv)
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check -qq
+CHECK_PYTHON := 'import sys; sys.exit(sys.version_info < (3, 10) and "make PYTHON=python3.10 (or later)")'
 STAMPS := $(VENV)/transcast-stamps
-SOURCES := CMakeLists.txt pyproject.toml setup.py $(shell find csrc)
-OP_TESTS := $(foreach op,amax cast quantize dequantize transpose gemm,tests/test_$(op).py)
+SOURCES := CMakeLists.txt pyproject.toml setup.py third_party/finders.py $(shell find csrc)
+OPS := amax cast quantize dequantize transpose gemm
+OP_TESTS := $(wildcard $(foreach op,$(OPS),tests/test_$(op)*.py)) tests/test_errors.py tests/test_isa.py
 
 .PHONY: demo test bench exhaustive asan
 .NOTPARALLEL:
@@ -27,14 +29,16 @@ exhaustive: $(STAMPS)/test
 
 # The op tests on a CPU backend built with AddressSanitizer and UndefinedBehaviorSanitizer (GCC). The
 # sanitizers must be in the process before Python, and libstdc++ with them, or they miss its exceptions. Leaks
-# of Python's and torch's own are not ours to judge.
+# of Python's and torch's own are not ours to judge. Aborting makes Python name the test; --capture=sys lets
+# the sanitizer's report through.
 PRELOAD := $(foreach library,libasan.so libstdc++.so,$(shell $(CXX) -print-file-name=$(library)))
 SANITIZED := LD_PRELOAD="$(PRELOAD)" \
-	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=build/sanitize
+	ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:abort_on_error=1 \
+	PYTHONPATH="$(CURDIR)/build/sanitize"
 asan: $(STAMPS)/test
 	TRANSCAST_SANITIZE=1 TRANSCAST_CUDA=0 $(PY) setup.py -q build --build-lib build/sanitize
 	$(SANITIZED) $(PY) -m transcast.info | grep -e -fsanitize
-	$(SANITIZED) $(PY) -m pytest -q $(or $(ARGS),$(OP_TESTS))
+	$(SANITIZED) $(PY) -m pytest -q --capture=sys $(or $(ARGS),$(OP_TESTS))
 
 # The package with the requirements of one target, as pyproject.toml lists them. Editable, so that only
 # compiled sources need a build.
@@ -46,11 +50,12 @@ $(STAMPS)/demo $(STAMPS)/test $(STAMPS)/bench: $(STAMPS)/tools $(SOURCES)
 
 $(STAMPS)/tools: $(PY)
 	@mkdir -p $(@D)
-	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later: make PYTHON=...")'
+	@$(PY) -c $(CHECK_PYTHON)
 	$(PIP) install setuptools wheel cmake ninja pybind11
 	@$(PY) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' || \
 	  { echo "installing torch (once; it is large)"; $(PIP) install 'torch>=2.10'; }
 	@touch $@
 
 $(PY):
+	@$(PYTHON) -c $(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)

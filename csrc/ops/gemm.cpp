@@ -30,21 +30,28 @@ struct InPlace {
   int64_t rows, cols, stride;
 };
 
-// The bytes from the first element of a matrix to its last: a kernel may not write what it still has to read.
+// A matrix in bytes: a kernel may not write what it still has to read.
 struct Span {
   const char *begin, *end;
+  int64_t width, stride;
 };
 
 Span span(const void* data, int64_t rows, int64_t cols, int64_t stride, int64_t element_size) {
   const char* begin = static_cast<const char*>(data);
-  return {begin, rows == 0 || cols == 0 ? begin : begin + ((rows - 1) * stride + cols) * element_size};
+  const char* end = rows == 0 || cols == 0 ? begin : begin + ((rows - 1) * stride + cols) * element_size;
+  return {begin, end, cols * element_size, stride * element_size};
 }
 
 Span span(const InPlace& m) { return span(m.data, m.rows, m.cols, m.stride, int64_t(size_of(m.dtype))); }
 Span span(const Codes& m) { return span(m.data, m.rows, m.cols, m.stride, 1); }
 
 void check_apart(const char* op, const char* argument, const char* other, Span a, Span b) {
-  check(a.begin >= b.end || b.begin >= a.end, op, argument, "must not share memory with ", other);
+  bool apart = a.begin >= b.end || b.begin >= a.end;
+  if (!apart && a.stride == b.stride && a.stride > 0) {  // column slices of one matrix may lie side by side
+    const int64_t offset = ((b.begin - a.begin) % a.stride + a.stride) % a.stride;
+    apart = offset >= a.width && offset + b.width <= a.stride;
+  }
+  check(apart, op, argument, "must not share memory with ", other);
 }
 
 struct Call {
@@ -79,6 +86,7 @@ struct Call {
     check(sizes_of(tensor) == out_sizes, op, argument, "must have the output's shape, got ", shape_name(tensor),
           " for ", args.a.rows, " rows of ", args.b.rows);
     check_same_device(op, argument, tensor, like);
+    check_aligned(op, argument, tensor);
     const View v = view(tensor);
     check(v.owner.get() == tensor.get(), op, argument, "must have a contiguous last dimension and one row stride");
     check(v.rows <= 1 || v.stride >= v.cols || v.cols == 0, op, argument, "must not overlap itself, got row stride ",
@@ -116,6 +124,7 @@ struct Call {
     const bool fp8_out = out_dtype == code_of(Format::e4m3) || out_dtype == code_of(Format::e5m2);
     const bool half = out_dtype == code_of(DType::f16) || (fp8_out && args.bias_dtype == DType::f16);
     args.bias_rounding = half ? DType::f16 : DType::bf16;
+    check_aligned(op, "bias", *bias_in);
     bias = args.b.rows > 1 && bias_in->stride(0) != 1 ? torch::stable::contiguous(*bias_in) : *bias_in;
     args.bias = bias.const_data_ptr();
   }

@@ -124,6 +124,7 @@ View view(const Tensor& tensor) {
 
 Matrix matrix(const char* op, const char* argument, const Tensor& tensor, View& v) {
   const DType dtype = high_precision(op, argument, dtype_of(tensor));
+  check_aligned(op, argument, tensor);
   v = view(tensor);
   return {v.data, dtype, v.rows, v.cols, v.stride};
 }
@@ -139,7 +140,14 @@ const float* scalar(const char* op, const char* argument, const Tensor& tensor, 
         dtype_name(dtype_of(tensor)));
   check(tensor.numel() == 1, op, argument, "must hold one element, got shape ", shape_name(tensor));
   check_same_device(op, argument, tensor, like);
+  check_aligned(op, argument, tensor);
   return static_cast<const float*>(tensor.const_data_ptr());
+}
+
+void check_aligned(const char* op, const char* argument, const Tensor& tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  check(address % tensor.element_size() == 0, op, argument, "must be aligned to its ", tensor.element_size(),
+        "-byte elements");
 }
 
 void check_same_device(const char* op, const char* argument, const Tensor& tensor, const Tensor& like) {

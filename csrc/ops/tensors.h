@@ -43,6 +43,8 @@ Codes codes(const char* op, const char* argument, const Tensor&, View&);
 
 // One FP32 number in the device's memory: shape (), (1,) or (1, 1).
 const float* scalar(const char* op, const char* argument, const Tensor&, const Tensor& like);
+// The data may start at any element, but not inside of one.
+void check_aligned(const char* op, const char* argument, const Tensor&);
 void check_same_device(const char* op, const char* argument, const Tensor&, const Tensor& like);
 
 // Contiguous, uninitialized, on the device of `like`.

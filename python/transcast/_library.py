@@ -23,8 +23,8 @@ def _why_not_loaded(error: ImportError, folder: Path) -> str:
             f"_C{EXTENSION_SUFFIXES[0]}; in a checkout of transcast type `{sys.executable} -m {_INSTALL}`"
         )
     return (
-        f"transcast's library does not load under torch {torch.__version__} (it needs 2.10 or later): {error}; "
-        f"in a checkout of transcast type `{_INSTALL}`"
+        f"transcast's library does not load under torch {torch.__version__} (it needs 2.10 or later): "
+        f"{error}; in a checkout of transcast type `{_INSTALL}`"
     )
 
 
@@ -43,8 +43,8 @@ def _load_cuda(built: dict[str, str]) -> tuple[ModuleType | None, str]:
     if built["cuda"].split(".")[0] != torch.version.cuda.split(".")[0]:
         # It might load, with a second CUDA runtime beside torch's, and then fail in ways nobody can read.
         return None, (
-            f"built for CUDA {built['cuda']}, but torch {torch.__version__} is built for CUDA {torch.version.cuda}; "
-            f"in a checkout of transcast type `{_INSTALL}`"
+            f"built for CUDA {built['cuda']}, but torch {torch.__version__} is built for CUDA "
+            f"{torch.version.cuda}; in a checkout of transcast type `{_INSTALL}`"
         )
     try:
         return importlib.import_module("transcast._cuda"), ""

@@ -203,6 +203,8 @@ def gemm(
     if out is None:
         if accumulate:
             raise ValueError("transcast.gemm: accumulate needs out, the tensor to add to")
+        if a.dim() == 0 or b.dim() != 2:
+            raise ValueError(f"transcast.gemm: b must be [N, K], a [..., K], got {tuple(b.shape)}, {tuple(a.shape)}")
         out = a.new_empty((*a.shape[:-1], b.shape[0]), dtype=out_dtype)
     read, written = (None, aux) if saves else (aux, None)
     _ops.gemm_out(a, b, a_scale_inv, b_scale_inv, bias, name, read, fast_accum, accumulate, out, written)

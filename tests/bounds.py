@@ -1,0 +1,87 @@
+"""Derived error bounds of what is summed in FP32. Part of the table in cases.py."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+U32 = 2.0**-24  # unit roundoff of FP32
+ETA = 2.0**-149  # bounds the error of one operation whose result is subnormal
+GELU_LIPSCHITZ = 1.13  # largest slope of gelu_tanh
+GELU_ERROR = 8 * U32
+DGELU_ERROR = 128 * U32
+
+
+def gamma(n: int) -> float:
+    """n u / (1 - n u): what n roundings in a row can do (Higham, Accuracy and Stability, 3.1)."""
+    return n * U32 / (1 - n * U32)
+
+
+def magnitude_of_sums(a: Tensor, b: Tensor, a_scale_inv: Tensor, b_scale_inv: Tensor) -> Tensor:
+    """sum_k |a_mk| |b_nk| * |sA sB| in FP64, [..., N]: what relative errors of the products add up to."""
+    k = min(a.shape[-1], b.shape[-1])
+    a64, b64 = (t[..., :k].to(torch.float32).to(torch.float64).abs() for t in (a, b))
+    scales = a_scale_inv.reshape(()).to(torch.float64) * b_scale_inv.reshape(()).to(torch.float64)
+    return torch.matmul(a64, b64.t()) * scales.abs()
+
+
+def gemm_bound(
+    a: Tensor,
+    b: Tensor,
+    a_scale_inv: Tensor,
+    b_scale_inv: Tensor,
+    bias: Tensor | None,
+    epilogue: str,
+    y: Tensor,
+    pre: Tensor,
+    out_dtype: torch.dtype,
+    added_to: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Largest |computed - exact| of a GEMM's output and of its pre-activation, both FP64 [..., N].
+
+    ``y`` and ``pre`` are the exact results of ``reference.gemm_fp64``, ``added_to`` is what accumulate adds.
+
+    Derivation, u = 2**-24. Products of two FP8 values have at most 8 significant bits: exact in FP32. Each
+    meets at most K - 1 additions, whatever the order of summation, two scalings, and the additions of
+    ``added_to`` and of the bias: K + 3 roundings at most, thus
+
+        e = gamma(K + 3) (sum |a||b| |sA sB| + |added_to| + |bias|) + 2 eta (1 + |sB|)
+
+    where eta covers subnormal results of the scalings, the first of which is multiplied by sB afterwards.
+
+    relu does not enlarge e. gelu_tanh has slope at most 1.13; evaluating it in FP32 adds 8 u |pre|: the
+    sigmoid (or tanh) of z has the error of z (4 u |z|, damped by its slope: |z| s (1 - s) < 0.23), that of
+    exp and of the division, below 7 u in all, and one rounding of the product. dgelu multiplies by
+    g = gelu'(aux), |g| <= 1.13, whose error is below 128 u: the factor 1 - t^2 has an error of 9 u and is
+    multiplied by at most 9.6 before t reaches 1 (|aux| < 5.2), the first summand adds 5 u.
+
+    Last, the rounding to the output: u_out (|y| + e) and half its smallest subnormal. A stored pre-activation
+    has an error of e and the same rounding. FP8 outputs are held to FP32's bound before their cast.
+    """
+    k = min(a.shape[-1], b.shape[-1])
+    summands = magnitude_of_sums(a, b, a_scale_inv, b_scale_inv)
+    if bias is not None:
+        summands = summands + bias.to(torch.float64).abs() * (1 + 2.0**-8)  # it may be rounded up to BF16
+    if added_to is not None:
+        summands = summands + added_to.to(torch.float64).abs()
+    error = gamma(k + 3) * summands + 2 * ETA * (1 + abs(float(b_scale_inv)))
+    pre_bound = _rounded(error, pre, out_dtype)
+    if epilogue == "gelu_tanh":
+        error = GELU_LIPSCHITZ * error + GELU_ERROR * pre.abs()
+    elif epilogue == "dgelu":
+        error = GELU_LIPSCHITZ * error + DGELU_ERROR * pre.abs()
+    return _rounded(error, y, out_dtype), pre_bound
+
+
+def _rounded(error: Tensor, exact: Tensor, out_dtype: torch.dtype) -> Tensor:
+    info = torch.finfo(torch.float32 if out_dtype.itemsize == 1 else out_dtype)
+    return error + info.eps / 2 * (exact.abs() + error) + info.smallest_normal * info.eps / 2
+
+
+def sum_bound(x: Tensor) -> Tensor:
+    """Largest |computed - exact| of a matrix's FP32 column sums: R - 1 additions in any order."""
+    total = x.to(torch.float64).abs().sum(dim=0)
+    bound = gamma(max(0, x.shape[0] - 1)) * total
+    return torch.where(total > torch.finfo(torch.float32).max, math.inf, bound)  # a partial sum may overflow

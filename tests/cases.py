@@ -1,0 +1,150 @@
+"""The table that tests and benchmarks read: shapes, dtypes, formats, scales, values, error bounds, rows.
+
+Each fact is stated once: here, in values.py or in bounds.py, whose names are imported from here. A row that a
+backend cannot run is listed in UNSUPPORTED with its reason.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import torch
+
+from bounds import gemm_bound, sum_bound
+from values import (
+    E4M3,
+    E5M2,
+    SPECIAL_VALUES,
+    all_codes,
+    all_patterns,
+    fp8,
+    fp8_integers,
+    fp32_boundaries,
+    normal,
+    scalar,
+)
+
+__all__ = [
+    "BENCHMARKS",
+    "CAST_OPS",
+    "DTYPES",
+    "E4M3",
+    "E5M2",
+    "EMPTY_GEMM_SHAPES",
+    "EMPTY_SHAPES",
+    "FORMATS",
+    "FP8_MAX",
+    "GEMM_SHAPES",
+    "LARGE_GEMM_SHAPES",
+    "LARGE_SHAPES",
+    "OUTPUTS",
+    "QUANTIZE_OPS",
+    "SCALES",
+    "SHAPES",
+    "SPECIAL_VALUES",
+    "UNSUPPORTED",
+    "all_codes",
+    "all_patterns",
+    "fp32_boundaries",
+    "fp8",
+    "fp8_integers",
+    "gemm_bound",
+    "normal",
+    "scalar",
+    "shape_id",
+    "sum_bound",
+]
+
+FORMATS = {"e4m3": E4M3, "e5m2": E5M2}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FP8_MAX = {E4M3: 448.0, E5M2: 57344.0}
+
+# Every op, and what it returns, in order.
+OUTPUTS = {
+    "amax": ("amax",),
+    "cast": ("q", "scale_inv", "amax"),
+    "cast_transpose": ("q", "scale_inv", "q_t", "amax"),
+    "cast_transpose_dbias": ("q", "scale_inv", "q_t", "dbias", "amax"),
+    "quantize": ("q", "scale_inv"),
+    "quantize_transpose": ("q", "scale_inv", "q_t", "scale_inv_t"),
+    "quantize_transpose_dbias": ("q", "scale_inv", "q_t", "scale_inv_t", "dbias"),
+    "dequantize": ("y",),
+    "transpose": ("q_t",),
+    "gemm": ("y",),
+    "gemm_out": (),
+    "gemm_fp8": ("q", "scale_inv", "amax"),
+}
+CAST_OPS = ["cast", "cast_transpose", "cast_transpose_dbias"]
+QUANTIZE_OPS = ["quantize", "quantize_transpose", "quantize_transpose_dbias"]
+
+# --- shapes ---------------------------------------------------------------------------------------
+
+EMPTY_SHAPES = [(0,), (0, 16), (16, 0), (0, 0), (3, 0, 5), (2, 3, 0)]
+# Operator shapes of transformers in small, one row, one column, ragged against 8, 16, 32, 128 on each side.
+SHAPES = [
+    (1,), (7,), (3221,), (1, 1), (8, 8), (1, 3221), (2333, 1), (217, 256), (120, 2080), (17, 33), (16, 16),
+    (15, 712), (50, 24), (129, 130), (64, 15), (31, 65), (2, 3, 7, 9), (5, 4, 3, 160), *EMPTY_SHAPES,
+]  # fmt: skip
+# More elements than a backend may keep in caches, ragged and not.
+LARGE_SHAPES = [(2049, 2080), (2048, 2112)]
+# (M, N, K): one to a few rows, ragged sides, more than the 512 x 512 x 2048 that fit one panel on each side.
+GEMM_SHAPES = [
+    (1, 1, 1), (1, 16, 16), (7, 15, 33), (17, 24, 712), (50, 33, 8), (64, 64, 64), (129, 130, 131),
+    (1, 257, 513), (3, 1, 1000), (4, 67, 40), (5, 67, 40), (96, 128, 256), (24, 50, 17), (520, 30, 70),
+    (2, 1031, 70), (9, 600, 2100),
+]  # fmt: skip
+LARGE_GEMM_SHAPES = [(530, 1030, 2065)]
+EMPTY_GEMM_SHAPES = [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 7), (0, 0, 0)]
+
+
+def shape_id(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "scalar"
+
+
+# --- scales ---------------------------------------------------------------------------------------
+
+SCALES = {
+    "one": 1.0,
+    "power_of_two": 2.0**-5,
+    "odd": 1.7,
+    "third": 1 / 3,
+    "large": 24575.3,
+    "small": 3.1e-5,
+    "max": 2.0**126,
+    "min": 2.0**-126,
+    "float_max": 3.4028234e38,
+    "subnormal": 1e-40,
+    "negative": -1.7,
+    "zero": 0.0,
+    "inf": math.inf,
+    "nan": math.nan,
+}
+
+# --- what a backend cannot run --------------------------------------------------------------------
+
+# {(backend, case): reason}, where case is the name of a test, or of a test and its parameters.
+UNSUPPORTED: dict[tuple[str, str], str] = {}
+
+# --- benchmark rows -------------------------------------------------------------------------------
+
+
+def _rows(ops: str, shapes: list[tuple[int, ...]], dtypes: str) -> list[dict]:
+    return [{"op": op, "shape": s, "dtype": d} for op, s, d in product(ops.split(), shapes, dtypes.split())]
+
+
+# shape: of the input; (M, N, K) for gemm, linear and decode. dtype: of the high-precision side (dequantize,
+# gemm: of the output), a key of DTYPES.
+BENCHMARKS: list[dict] = [
+    *_rows(
+        "amax cast cast_transpose quantize quantize_transpose dequantize",
+        [(4096, 4096), (1024, 1024)],
+        "bf16",
+    ),
+    *_rows("dequantize", [(4096, 4096), (1024, 1024)], "fp32"),
+    *_rows("gemm", [(1024, 1024, 1024), (2048, 2048, 2048)], "fp32"),
+    *_rows("linear_64", [(64, 64, 64)], "fp32 bf16"),
+    *_rows("linear_1024", [(1024, 1024, 1024)], "fp32 bf16"),
+    *_rows("linear_2048", [(2048, 2048, 2048)], "fp32 bf16"),
+    *_rows("decode", [(1, 4096, 4096)], "fp32 bf16"),
+]

@@ -1,0 +1,132 @@
+"""The backend that a run tests, and how results are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import settings
+from torch import Tensor
+
+import transcast  # noqa: F401  registers torch.ops.transcast
+from cases import OUTPUTS, UNSUPPORTED, sum_bound
+from transcast import reference
+
+settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=60)
+settings.load_profile("suite")
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Where ops run: ``ops`` holds the raw ops, which take tensors on ``device``."""
+
+    name: str
+    ops: Any
+    device: torch.device
+
+    def run(self, op: str, *args: Any) -> Any:
+        """A raw op called with CPU arguments; its results come back on the CPU."""
+        result = getattr(self.ops, op)(*(a.to(self.device) if isinstance(a, Tensor) else a for a in args))
+        return result.cpu() if isinstance(result, Tensor) else tuple(t.cpu() for t in result)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--backend", default="cpu", choices=["cpu", "emu", "cuda"], help="where the ops run")
+    parser.addoption("--expect-isa", default=None, help="fail unless the CPU ops run on this instruction set")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A backend that was asked for and is not there is an error: nothing is skipped in silence."""
+    name = config.getoption("--backend")
+    if name == "emu":
+        raise pytest.UsageError("--backend emu: the emulated CUDA backend is not built")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise pytest.UsageError("--backend cuda: torch sees no CUDA device")
+    expected = config.getoption("--expect-isa")
+    if expected and not any(f.note.startswith(f"{expected} ") for f in transcast.info().features):
+        raise pytest.UsageError(f"--expect-isa {expected}: the ops run on another instruction set")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    name = config.getoption("--backend")
+    for item in items:
+        reason = UNSUPPORTED.get((name, item.name)) or UNSUPPORTED.get((name, item.name.split("[")[0]))
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def backend(request: pytest.FixtureRequest) -> Backend:
+    name = request.config.getoption("--backend")
+    return Backend(name, torch.ops.transcast, torch.device("cuda" if name == "cuda" else "cpu"))
+
+
+@pytest.fixture
+def thread_count() -> Iterator[None]:
+    """Restores torch's thread count after a test that changes it."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def bits_of(x: Tensor) -> Tensor:
+    """The stored bits of each element, as integers of its size."""
+    return x.contiguous().view(
+        {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    )
+
+
+def assert_same_bytes(actual: Tensor, expected: Tensor, what: str, *, any_nan: bool = False) -> None:
+    """Same shape, dtype and bytes; with ``any_nan`` (high-precision data) one NaN is as good as another."""
+    assert actual.dtype == expected.dtype, f"{what}: dtype {actual.dtype}, expected {expected.dtype}"
+    assert actual.shape == expected.shape, (
+        f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+    )
+    got, want = bits_of(actual), bits_of(expected)
+    bad = got != want
+    if any_nan:
+        bad &= ~(torch.isnan(actual) & torch.isnan(expected))
+    if bad.any():
+        where = tuple(bad.nonzero()[0].tolist())
+        mask = 256 ** actual.element_size() - 1
+        got_bits, want_bits = (hex(t[where].item() & mask) for t in (got, want))
+        got_value, want_value = (t.to(torch.float32)[where].item() for t in (actual, expected))
+        raise AssertionError(
+            f"{what}: {int(bad.sum())} of {bad.numel()} elements differ, first at {where}: "
+            f"got {got_bits} ({got_value}), expected {want_bits} ({want_value})"
+        )
+
+
+def assert_within(actual: Tensor, exact: Tensor, bound: Tensor, what: str) -> None:
+    """|actual - exact| <= bound element by element; Inf and NaN where ``exact``, once rounded, has them.
+
+    An infinite bound accepts anything: it says that an intermediate result may overflow.
+    """
+    assert actual.shape == exact.shape, f"{what}: shape {tuple(actual.shape)}, expected {tuple(exact.shape)}"
+    got, rounded = actual.to(torch.float64), exact.to(actual.dtype).to(torch.float64)
+    same = (got == rounded) | (torch.isnan(got) & torch.isnan(rounded))
+    bad = ~(same | ((got - exact).abs() <= bound) | torch.isinf(bound))
+    if bad.any():
+        where = tuple(bad.nonzero()[0].tolist())
+        raise AssertionError(
+            f"{what}: {int(bad.sum())} of {bad.numel()} elements out of bound, first at {where}: "
+            f"got {got[where].item()}, exact {exact[where].item()}, bound {bound[where].item()}"
+        )
+
+
+def assert_matches_reference(backend: Backend, op: str, *args: Any) -> tuple[Tensor, ...]:
+    """Runs a cast-like op: data, scales and amax must have the reference's bytes, sums meet their bound."""
+    results, expected = backend.run(op, *args), getattr(reference, op)(*args)
+    if isinstance(results, Tensor):
+        results, expected = (results,), (expected,)
+    assert len(results) == len(OUTPUTS[op])
+    for name, got, want in zip(OUTPUTS[op], results, expected):
+        if name == "dbias":
+            rows = args[0].reshape(-1, got.numel()) if got.numel() else args[0].reshape(0, 0)
+            assert_within(got, rows.to(torch.float64).sum(dim=0), sum_bound(rows), f"{op} {name}")
+        else:
+            assert_same_bytes(got, want, f"{op} {name}", any_nan=op == "dequantize")
+    return results

@@ -1,0 +1,126 @@
+"""The house rules: who may know whom, one name per op everywhere, and a README that tells the truth."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import transcast as tc
+from cases import OUTPUTS
+from transcast import _fakes, ops, reference
+
+ROOT = Path(__file__).parents[1]
+CSRC = ROOT / "csrc"
+README = (ROOT / "README.md").read_text()
+PUBLIC_OPS = [op for op in OUTPUTS if op != "gemm_out"]  # gemm_out is gemm's in-place twin, underneath
+
+# Which of our folders, and whether torch, the files of a room may include. Everything may include std.
+ROOMS = {
+    "core": {"core"},
+    "backend.h": {"core"},
+    "cpu": {"backend.h", "core", "cpu"},
+    "cuda": {"backend.h", "core", "cuda"},
+    "ops": {"backend.h", "core", "ops", "torch"},
+    "module.cpp": {"cpu", "cuda", "pybind11"},
+}
+
+
+def room_of(path: str) -> str:
+    return path.split("/")[0]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_includes(room: str) -> None:
+    files = sorted(CSRC.glob(f"{room}/*")) if (CSRC / room).is_dir() else [CSRC / room]
+    assert files
+    for file in files:
+        for quoted, angled in re.findall(r'^#include (?:"(.+?)"|<(.+?)>)', file.read_text(), re.M):
+            if quoted:
+                assert room_of(quoted) in ROOMS[room], f"{file.name} may not include {quoted}"
+                assert (CSRC / quoted).is_file(), f"{file.name}: includes are written from csrc/, not {quoted}"
+            elif room_of(angled) in ("torch", "pybind11", "ATen", "c10"):
+                assert room_of(angled) in ROOMS[room], f"{file.name} may not include <{angled}>"
+
+
+def test_torch_only_through_the_stable_abi() -> None:
+    for file in (CSRC / "ops").iterdir():
+        for header in re.findall(r"^#include <(torch/.+?)>", file.read_text(), re.M):
+            assert header.startswith("torch/csrc/stable/"), f"{file.name} includes <{header}>"
+
+
+@pytest.mark.parametrize("module", ["ops.py", "reference.py"])
+def test_module_knows_torch_only(module: str) -> None:
+    tree = ast.parse((ROOT / "python/transcast" / module).read_text())
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add("." * node.level + (node.module or ""))
+    assert {name.split(".")[0] for name in names} <= {"torch", "math", "typing", "__future__"}, names
+
+
+@pytest.mark.parametrize("op", OUTPUTS)
+def test_one_op_one_name(op: str) -> None:
+    schema = getattr(torch.ops.transcast, op).default._schema
+    assert [f.__name__ for f in _fakes.FAKES].count(op) == 1
+    arguments = [argument.name for argument in schema.arguments]
+    for twin in (getattr(reference, op), getattr(_fakes, op)):
+        assert list(inspect.signature(twin).parameters) == arguments
+    returns = [value.name for value in schema.returns]
+    if len(returns) > 1:
+        assert tuple(returns) == OUTPUTS[op]
+
+
+@pytest.mark.parametrize("op", PUBLIC_OPS)
+def test_public_op(op: str) -> None:
+    function = getattr(tc, op)
+    assert function is getattr(ops, op) and op in tc.__all__
+    assert len(inspect.getdoc(function)) > 60
+    returned = inspect.get_annotations(function)["return"]
+    if len(OUTPUTS[op]) > 1:
+        assert returned._fields == OUTPUTS[op]
+
+
+def test_readme_lists_every_op_with_its_arguments_and_results() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \|", README, re.M)
+    table = {op: (arguments.split(", "), tuple(results.split(", "))) for op, arguments, results in rows if op in OUTPUTS}
+    assert list(table) == PUBLIC_OPS
+    for op, (arguments, results) in table.items():
+        assert sorted(arguments) == sorted(inspect.signature(getattr(ops, op)).parameters), op
+        assert results == OUTPUTS[op], op
+
+
+def test_readme_converts_a_model() -> None:
+    code = re.findall(r"```python\n(.*?)```", README, re.S)[0]
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 3))
+    names = {"model": model, "x": torch.randn(5, 8), "y": torch.randn(5, 3), "loss_fn": torch.nn.MSELoss()}
+    exec(code, names)
+    assert all(isinstance(layer, tc.FP8Linear) for layer in model)
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_readme_autograd_function_has_the_gradients_of_linear() -> None:
+    code = re.findall(r"```python\n(.*?)```", README, re.S)[1]
+    names = {"torch": torch, "tc": tc}
+    exec(code, names)
+    torch.manual_seed(0)
+    x, w = torch.randn(17, 33, dtype=torch.bfloat16), torch.randn(24, 33, dtype=torch.bfloat16)
+    ours, theirs = ([t.clone().requires_grad_() for t in (x, w)] for _ in range(2))
+    y, expected = names["ScaledMatmul"].apply(*ours), tc.linear(*theirs)
+    assert torch.equal(y, expected)
+    g = torch.randn_like(y)
+    y.backward(g)
+    expected.backward(g)
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(ours, theirs))
+
+
+def test_readme_table_of_the_house_names_what_is_there() -> None:
+    house = README.split("## The house")[1]
+    for path in re.findall(r"^([\w/.]+/|[\w/]+\.\w+)(?= )", house, re.M):
+        assert (ROOT / path).exists(), path

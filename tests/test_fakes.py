@@ -1,0 +1,149 @@
+"""What torch.compile and export see of the ops: schemas, fakes, symbolic sizes, one graph for many shapes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+from torch.library import opcheck
+
+from cases import CAST_OPS, DTYPES, E4M3, E5M2, FP8_MAX, OUTPUTS, QUANTIZE_OPS, fp8, normal, scalar
+from conftest import assert_same_bytes
+
+OPCHECKS = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+A, B, SA, SB = fp8((5, 32), E4M3, 1), fp8((6, 32), E4M3, 2), scalar(2.0**-9), scalar(2.0**-4)
+
+
+def op_calls() -> list[tuple[str, tuple]]:
+    """Each op with several kinds of arguments: dtypes, formats, ranks, views, empty ones."""
+    calls = []
+    for x in (
+        normal((5, 6), F32),
+        normal((2, 3, 7), BF16),
+        normal((9, 4), F16).t(),
+        torch.empty(0, 4),
+        normal((3,), F32),
+    ):
+        calls.append(("amax", (x,)))
+        calls += [(op, (x, scalar(1.7), fmt)) for op in CAST_OPS for fmt in (E4M3, E5M2)]
+        calls += [(op, (x, fmt, True, 1)) for op in QUANTIZE_OPS for fmt in (E4M3, E5M2)]
+        calls += [(op, (x, E4M3)) for op in QUANTIZE_OPS]
+    for q in (fp8((5, 6), E4M3), fp8((2, 3, 7), E5M2), fp8((9, 4), E4M3).t(), fp8((0, 4), E4M3)):
+        calls += [("dequantize", (q, scalar(0.3), dtype)) for dtype in DTYPES.values()]
+        calls.append(("transpose", (q,)))
+    bias, aux = normal((6,), F32), normal((5, 6), F32)
+    for a in (A, A.view(5, 1, 32), fp8((5, 32), E5M2), A[:0]):
+        calls += [("gemm", (a, B, SA, SB, bias, "relu", None, dtype, False)) for dtype in DTYPES.values()]
+        calls.append(("gemm_fp8", (a, B, SA, SB, scalar(0.5), bias, "gelu_tanh", E5M2, True, None)))
+    calls.append(("gemm", (A, B, SA, SB, None, "dgelu", aux, BF16, False)))
+    out, aux_out = torch.zeros(5, 6), torch.zeros(5, 6)
+    calls.append(("gemm_out", (A, B, SA, SB, bias, "gelu_tanh", None, False, False, out, aux_out)))
+    calls.append(("gemm_out", (A, B, SA, SB, None, "none", None, True, True, out, None)))
+    calls.append(
+        (
+            "gemm_fp8",
+            (A, B, SA, SB, scalar(0.5), None, "gelu_tanh", E4M3, False, torch.zeros(5, 6, dtype=BF16)),
+        )
+    )
+    return calls
+
+
+def schema_holds(op: torch._ops.OpOverload, args: tuple) -> None:
+    """Nothing but what the schema marks is written, and no output shares memory with an input."""
+    tensors = {s.name: a for s, a in zip(op._schema.arguments, args) if isinstance(a, torch.Tensor)}
+    before = {name: t.clone() for name, t in tensors.items()}
+    results = op(*args)
+    results = [results] if isinstance(results, torch.Tensor) else list(results or ())
+    written = {s.name for s in op._schema.arguments if s.alias_info is not None and s.alias_info.is_write}
+    for name, t in tensors.items():
+        if name not in written:
+            assert_same_bytes(t, before[name], f"{op} {name}")
+    owned = {t.untyped_storage().data_ptr() for t in tensors.values() if t.numel()}
+    returned = [t.untyped_storage().data_ptr() for t in results if t.numel()]
+    assert len(set(returned)) == len(returned) and not owned & set(returned), f"{op}: outputs alias"
+
+
+@pytest.mark.parametrize("op", OUTPUTS)
+def test_opcheck(backend, op):
+    calls = [args for name, args in op_calls() if name == op]
+    assert calls
+    overload = getattr(backend.ops, op).default
+    for args in calls:
+        moved = tuple(a.to(backend.device) if isinstance(a, torch.Tensor) else a for a in args)
+        schema_holds(overload, moved)
+        # opcheck's own schema test multiplies its inputs, which torch cannot do in FP8.
+        takes_fp8 = any(isinstance(a, torch.Tensor) and a.dtype in FP8_MAX for a in args)
+        left_out = {"test_schema"} if takes_fp8 else set()
+        opcheck(overload, moved, test_utils=sorted(set(OPCHECKS) - left_out))
+
+
+# --- graph counts ---------------------------------------------------------------------------------
+
+TOKENS = [5, 17, 33, 16, 2, 128]
+
+
+def training_step(ops, x, weight, grad):
+    """A linear layer's forward and backward in raw ops: every GEMM has the tokens in another place."""
+    x8, x_inv, x8_t, x_inv_t = ops.quantize_transpose(x, E4M3)
+    w8, w_inv, w8_t, w_inv_t = ops.quantize_transpose(weight, E4M3)
+    g8, g_inv, g8_t, g_inv_t, dbias = ops.quantize_transpose_dbias(grad, E5M2)
+    y = ops.gemm(x8, w8, x_inv, w_inv, None, "none", None, BF16, True)
+    dgrad = ops.gemm(g8, w8_t, g_inv, w_inv_t, None, "none", None, BF16, False)
+    wgrad = ops.gemm(g8_t, x8_t, g_inv_t, x_inv_t, None, "none", None, F32, False)
+    return y, dgrad, wgrad, dbias
+
+
+def given_scales(ops, x, weight, grad):
+    scale = torch.ones((), device=x.device)
+    x8, x_inv, x8_t, amax = ops.cast_transpose(x, scale, E4M3)
+    w8, w_inv, _ = ops.cast(weight, scale, E4M3)
+    g8, g_inv, g8_t, dbias, _ = ops.cast_transpose_dbias(grad, scale, E5M2)
+    q, q_inv, q_amax = ops.gemm_fp8(x8, w8, x_inv, w_inv, scale, None, "relu", E4M3, False, None)
+    wide = ops.dequantize(q, q_inv, BF16)
+    wgrad = torch.zeros(weight.shape, device=x.device)
+    ops.gemm_out(g8_t, ops.transpose(x8), g_inv, x_inv, None, "none", None, False, True, wgrad, None)
+    return wide, wgrad, dbias, amax, q_amax, x8_t, g8, ops.amax(wide)
+
+
+def inputs(tokens: int, device: torch.device):
+    made = normal((tokens, 40), BF16, 1), normal((24, 40), F32, 2), normal((tokens, 24), BF16, 3)
+    return [t.to(device) for t in made]
+
+
+@pytest.mark.parametrize("function", [training_step, given_scales])
+@pytest.mark.parametrize("dynamic", ["all_sizes", "tokens"])
+def test_one_graph_for_all_token_counts(backend, function, dynamic):
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    sizes = True if dynamic == "all_sizes" else None
+    compiled = torch.compile(
+        lambda *a: function(backend.ops, *a), backend=counter, fullgraph=True, dynamic=sizes
+    )
+    for tokens in TOKENS:
+        x, weight, grad = inputs(tokens, backend.device)
+        if dynamic == "tokens":
+            torch._dynamo.mark_dynamic(x, 0, min=2, max=4096)
+            torch._dynamo.mark_dynamic(grad, 0, min=2, max=4096)
+        for got, want in zip(compiled(x, weight, grad), function(backend.ops, x, weight, grad)):
+            assert_same_bytes(got, want, f"compiled with {tokens} tokens")
+    assert counter.frame_count == 1
+    for tokens in (1, 0):  # sizes that torch specialises: one graph each
+        args = inputs(tokens, backend.device)
+        for got, want in zip(compiled(*args), function(backend.ops, *args)):
+            assert_same_bytes(got, want, f"compiled with {tokens} tokens")
+    assert counter.frame_count <= 3
+
+
+def test_exported_program_takes_other_token_counts(backend):
+    class Step(torch.nn.Module):
+        def forward(self, x, weight):
+            x8, x_inv = backend.ops.quantize(x, E4M3)
+            w8, w_inv = backend.ops.quantize(weight, E4M3)
+            return backend.ops.gemm(x8, w8, x_inv, w_inv, None, "none", None, BF16, False)
+
+    x, weight, _ = inputs(17, backend.device)
+    tokens = torch.export.Dim("tokens", min=2, max=4096)
+    program = torch.export.export(Step(), (x, weight), dynamic_shapes=({0: tokens}, None))
+    x, weight, _ = inputs(33, backend.device)
+    assert_same_bytes(program.module()(x, weight), Step()(x, weight), "exported")

@@ -1,0 +1,184 @@
+"""What the ops touch: nothing before or after their tensors, 64-bit offsets, any alignment."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from cases import CAST_OPS, DTYPES, E4M3, E5M2, FORMATS, QUANTIZE_OPS, fp8, normal, scalar, shape_id
+from conftest import assert_matches_reference, assert_same_bytes
+
+F32, BF16 = torch.float32, torch.bfloat16
+
+# --- guard pages: each tensor borders on memory that must not be touched --------------------------
+
+PAGE = mmap.PAGESIZE
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype = ctypes.c_void_p
+LIBC.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
+LIBC.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def guarded(x: Tensor, where: str) -> Tensor:
+    """A copy of ``x`` whose last byte ("end") or first byte ("start") borders on a forbidden page."""
+    size = x.numel() * x.element_size()
+    pages = -(-size // PAGE)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    base = LIBC.mmap(None, (pages + 2) * PAGE, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    for page in (0, pages + 1):
+        assert LIBC.mprotect(base + page * PAGE, PAGE, 0) == 0
+    start = base + PAGE + (pages * PAGE - size if where == "end" else 0)
+    memory = torch.frombuffer((ctypes.c_uint8 * size).from_address(start), dtype=torch.uint8)
+    return memory.copy_(x.reshape(-1).view(torch.uint8)).view(x.dtype).view(x.shape)
+
+
+def touch(where: str) -> None:
+    """Every op on guarded tensors; a stray access ends the process."""
+    ops = torch.ops.transcast
+    shapes = [(1, n) for n in (*range(1, 70), 127, 128, 129, 200)] + [(n, 1) for n in (2, 15, 16, 17, 65)]
+    shapes += [(3, 5), (17, 33), (64, 15), (65, 129), (130, 131), (8352, 1), (8352, 3)]
+    one = guarded(scalar(1.0), where)
+    for shape in shapes:
+        for dtype in DTYPES.values():
+            full = guarded(normal(shape, dtype), where)
+            for x in (full, full[:, : max(1, shape[1] - 3)], full.t()):
+                ops.amax(x)
+                for fmt in FORMATS.values():
+                    ops.cast(x, one, fmt)
+                    ops.cast_transpose_dbias(x, one, fmt)
+                ops.quantize_transpose_dbias(x, E4M3)
+        for fmt in FORMATS.values():
+            full = guarded(fp8(shape, fmt), where)
+            for q in (full, full[:, : max(1, shape[1] - 3)], full.t()):
+                ops.transpose(q)
+                for dtype in DTYPES.values():
+                    ops.dequantize(q, one, dtype)
+    for m, n, k in [(1, 1, 1), (1, 5, 33), (3, 66, 70), (4, 7, 16), (5, 7, 17), (20, 33, 65), (33, 1, 130)]:
+        for a_format, b_format in ((E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3)):
+            a, b = guarded(fp8((m, k), a_format), where), guarded(fp8((n, k), b_format), where)
+            for dtype in DTYPES.values():
+                bias, aux, out = (guarded(normal(s, dtype), where) for s in ((n,), (m, n), (m, n)))
+                ops.gemm(a, b, one, one, bias, "dgelu", aux, dtype, False)
+                ops.gemm_out(a, b, one, one, bias, "gelu_tanh", None, False, False, out, aux)
+                ops.gemm_out(a, b, one, one, bias, "none", None, False, dtype != torch.float16, out, None)
+                ops.gemm_fp8(a, b, one, one, one, bias, "gelu_tanh", E4M3, False, aux)
+
+
+@pytest.mark.parametrize("where", ["end", "start"])
+def test_S6_nothing_is_touched_outside(where):
+    """Runs in a process of its own, which a stray access would end."""
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import test_memory; test_memory.touch(sys.argv[2])"
+    command = [sys.executable, "-X", "faulthandler", "-c", code, str(Path(__file__).parent), where]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+# --- alignment ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES.values(), E4M3, E5M2], ids=str)
+@pytest.mark.parametrize("byte", [1, 2, 3])
+def test_S5_data_at_any_byte(backend, dtype, byte):
+    """Right, or a ValueError that speaks of alignment; never wrong bytes."""
+    contiguous = normal((33, 65), dtype) if dtype in DTYPES.values() else fp8((33, 65), dtype)
+    memory = bytearray(contiguous.numel() * contiguous.element_size() + byte)
+    x = torch.frombuffer(memory, dtype=torch.uint8)[byte:]
+    x.copy_(contiguous.view(-1).view(torch.uint8))
+    x = torch.frombuffer(memory, dtype=dtype, offset=byte).view(33, 65)
+    try:
+        if dtype in DTYPES.values():
+            assert_matches_reference(backend, "amax", x)
+            assert_matches_reference(backend, "cast_transpose_dbias", x, scalar(1.7), E4M3)
+            assert_matches_reference(backend, "quantize_transpose", x, E5M2)
+        else:
+            assert_matches_reference(backend, "transpose", x)
+            assert_matches_reference(backend, "dequantize", x, scalar(1.7), BF16)
+    except ValueError as error:
+        assert "align" in str(error)
+
+
+# --- more than 2^31 elements ----------------------------------------------------------------------
+
+MAP_NORESERVE = 0x4000
+
+
+def sparse_memory(count: int, dtype: torch.dtype) -> Tensor:
+    """Zeros that take memory only where they are written."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize, flags=flags), dtype=torch.uint8).view(dtype)
+
+
+def far_rows(values: Tensor) -> Tensor:
+    """A view equal to the matrix ``values`` whose last row starts beyond 2^31 elements."""
+    rows, cols = values.shape
+    stride = 2**31 // (rows - 1) + 77
+    view = sparse_memory((rows - 1) * stride + cols, values.dtype).as_strided((rows, cols), (stride, 1))
+    return view.copy_(values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_S7_rows_beyond_2_31_elements(backend, dtype):
+    x = far_rows(normal((5, 200), dtype))
+    assert_matches_reference(backend, "amax", x)
+    for op in CAST_OPS:
+        assert_matches_reference(backend, op, x, scalar(1.7), E4M3)
+    for op in QUANTIZE_OPS:
+        assert_matches_reference(backend, op, x, E5M2)
+
+
+def test_S7_fp8_rows_beyond_2_31_elements(backend):
+    q = far_rows(fp8((5, 200), E4M3))
+    assert_matches_reference(backend, "transpose", q)
+    assert_matches_reference(backend, "dequantize", q, scalar(1.7), BF16)
+
+
+@pytest.mark.parametrize("rows", [3, 6])
+def test_S7_gemm_rows_beyond_2_31_elements(backend, rows):
+    a, b = fp8((rows, 50), E4M3, 1), fp8((7, 50), E4M3, 2)
+    rest = (scalar(2.0**-9), scalar(2.0**-4), None, "gelu_tanh", None, False, False)
+    near = [torch.zeros(rows, 7), torch.zeros(rows, 7)]
+    far = [far_rows(t) for t in near]
+    backend.ops.gemm_out(a, b, *rest, *near)
+    backend.ops.gemm_out(far_rows(a), far_rows(b), *rest, *far)
+    for got, want in zip(far, near):
+        assert_same_bytes(got.contiguous(), want, "gemm_out")
+
+
+def test_S7_amax_over_2_31_elements(backend):
+    x = sparse_memory(2**31 + 70, BF16)
+    x[-1] = -3.0
+    assert backend.run("amax", x).item() == 3.0
+
+
+@pytest.mark.parametrize("shape", [(65552, 32768), (32768, 65552)], ids=shape_id)
+def test_S7_transpose_of_over_2_31_elements(backend, shape):
+    """Mostly zeros: the few codes that are set must arrive, and nothing else."""
+    rows, cols = shape
+    q = sparse_memory(rows * cols, E4M3).view(rows, cols)
+    places = [
+        (0, 0),
+        (rows - 1, cols - 1),
+        (rows - 1, 0),
+        (0, cols - 1),
+        (rows // 2, cols // 2),
+        (rows - 17, cols - 3),
+    ]
+    for value, (r, c) in enumerate(places, start=1):
+        q.view(torch.uint8)[r, c] = value
+    q_t = backend.run("transpose", q).view(torch.uint8)
+    assert [q_t[c, r].item() for r, c in places] == [1, 2, 3, 4, 5, 6]
+    assert int(torch.count_nonzero(q_t.view(torch.int64))) == len(places)

@@ -1,0 +1,130 @@
+"""The public wrappers: what they add to the raw ops, which are tested by themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import transcast as tc
+from cases import CAST_OPS, E4M3, E5M2, OUTPUTS, QUANTIZE_OPS, fp8, normal, scalar
+from conftest import assert_same_bytes
+from gemm_checks import operands
+
+RAW = torch.ops.transcast
+X, SCALE = normal((5, 6), torch.bfloat16), scalar(1.7)
+A, B, SA, SB = operands((5, 6, 33))
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+
+
+def gemm_fp8(**kwargs):
+    return tc.gemm_fp8(A, B, SA, SB, out_scale=SCALE, **kwargs)
+
+
+def raw_fp8(bias=None, epilogue="none", dtype=E4M3, fast_accum=False, aux=None):
+    return RAW.gemm_fp8(A, B, SA, SB, SCALE, bias, epilogue, dtype, fast_accum, aux)
+
+
+BIAS = normal((6,), BF16)
+TUPLES = [
+    *[(op, lambda op=op: getattr(tc, op)(X, SCALE, E5M2), (X, SCALE, E5M2)) for op in CAST_OPS],
+    *[(op, lambda op=op: getattr(tc, op)(X, E4M3), (X, E4M3)) for op in QUANTIZE_OPS],
+    *[
+        (op, lambda op=op: getattr(tc, op)(X, E4M3, pow2=True, margin=2), (X, E4M3, True, 2))
+        for op in QUANTIZE_OPS
+    ],
+    ("gemm_fp8", gemm_fp8, (A, B, SA, SB, SCALE, None, "none", E4M3, False, None)),
+    (
+        "gemm_fp8",
+        lambda: gemm_fp8(dtype=E5M2, bias=BIAS, epilogue="relu", fast_accum=True),
+        (A, B, SA, SB, SCALE, BIAS, "relu", E5M2, True, None),
+    ),
+]
+
+
+@pytest.mark.parametrize("op, call, raw", TUPLES, ids=[f"{i}-{op}" for i, (op, *_) in enumerate(TUPLES)])
+def test_named_tuples_of_the_raw_results(op, call, raw):
+    got, want = call(), getattr(RAW, op)(*raw)
+    assert got._fields == OUTPUTS[op] and len(got) == len(want)
+    for name, g, w in zip(got._fields, got, want):
+        assert_same_bytes(g, w, name)
+
+
+def test_single_results():
+    assert_same_bytes(tc.amax(X), RAW.amax(X), "amax")
+    q = fp8((5, 6), E4M3)
+    assert_same_bytes(tc.dequantize(q, SCALE), RAW.dequantize(q, SCALE, BF16), "dequantize")
+    assert_same_bytes(tc.dequantize(q, SCALE, F16), RAW.dequantize(q, SCALE, F16), "dequantize")
+    assert_same_bytes(tc.transpose(q), RAW.transpose(q), "transpose")
+
+
+@pytest.mark.parametrize("out_dtype", [F32, BF16, F16])
+def test_gemm_in_its_forms(out_dtype):
+    def raw(bias=None, epilogue="none", aux=None, fast_accum=False):
+        return RAW.gemm(A, B, SA, SB, bias, epilogue, aux, out_dtype, fast_accum)
+
+    def call(**kwargs):
+        return tc.gemm(A, B, SA, SB, **({"out_dtype": out_dtype} | kwargs))
+
+    assert_same_bytes(call(), raw(), "gemm")
+    assert_same_bytes(
+        call(bias=BIAS, epilogue="relu", fast_accum=True), raw(BIAS, "relu", None, True), "relu"
+    )
+    assert_same_bytes(call(epilogue="gelu_tanh"), raw(None, "gelu_tanh"), "gelu_tanh")
+    aux = torch.empty(5, 6, dtype=out_dtype)
+    assert_same_bytes(call(epilogue="gelu_tanh", aux=aux), raw(None, "gelu_tanh"), "gelu_tanh with aux")
+    assert_same_bytes(aux, raw(), "aux")
+    assert_same_bytes(call(epilogue="dgelu", aux=aux), raw(None, "dgelu", aux), "dgelu")
+    out = torch.empty(5, 6, dtype=out_dtype)
+    assert call(out=out, bias=BIAS, out_dtype=F32) is out  # the dtype of out counts
+    assert_same_bytes(out, raw(BIAS), "out")
+    aux.zero_()
+    assert call(out=out, epilogue="gelu_tanh", aux=aux) is out
+    assert_same_bytes(out, raw(None, "gelu_tanh"), "out of gelu_tanh")
+    assert_same_bytes(aux, raw(), "aux beside out")
+
+
+def test_gemm_defaults_to_bf16():
+    assert tc.gemm(A, B, SA, SB).dtype == BF16
+
+
+def test_gemm_accumulates():
+    out = torch.zeros(5, 6)
+    for _ in range(2):
+        assert tc.gemm(A, B, SA, SB, out=out, accumulate=True) is out
+    assert_same_bytes(out, 2 * tc.gemm(A, B, SA, SB, out_dtype=F32), "twice the product")
+
+
+def test_gemm_fp8_saves_the_pre_activation():
+    aux, raw_aux = torch.empty(5, 6, dtype=BF16), torch.empty(5, 6, dtype=BF16)
+    got, want = gemm_fp8(epilogue="gelu_tanh", aux=aux), raw_fp8(epilogue="gelu_tanh", aux=raw_aux)
+    assert_same_bytes(got.q, want[0], "q")
+    assert_same_bytes(aux, raw_aux, "aux")
+    assert_same_bytes(aux, tc.gemm(A, B, SA, SB), "aux")
+
+
+@pytest.mark.parametrize(
+    "call, error, words",
+    [
+        (lambda: tc.gemm(A, B, SA, SB, accumulate=True), ValueError, "accumulate needs out"),
+        (lambda: tc.gemm(A, B, SA, 1.0), TypeError, "gemm: b_scale_inv must be a Tensor, got float"),
+        (lambda: tc.gemm(A, B, SA, SB, out_dtype="bf16"), TypeError, "dtype must be a torch.dtype, got str"),
+        (lambda: tc.quantize(X, "e4m3"), TypeError, "quantize: dtype must be a torch.dtype, got str"),
+        (lambda: tc.cast([1.0], SCALE, E4M3), TypeError, "cast: x must be a Tensor, got list"),
+        (lambda: tc.gemm(A, B[0], SA, SB, epilogue="gelu_tanh", aux=X), ValueError, "b must be [N, K]"),
+        (lambda: tc.gemm(A, B, SA, SB, epilogue="tanh"), ValueError, "epilogue must be"),
+    ],
+)  # fmt: skip
+def test_wrong_calls(call, error, words):
+    with pytest.raises(error) as raised:
+        call()
+    assert words in str(raised.value)
+
+
+def test_named_tuples_pass_through_compile():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: tc.quantize_transpose(x, E4M3), backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        got, want = compiled(X), tc.quantize_transpose(X, E4M3)
+    assert type(got) is type(want)
+    for name, g, w in zip(want._fields, got, want):
+        assert_same_bytes(g, w, name)
