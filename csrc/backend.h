@@ -1,6 +1,6 @@
 // The contract between ops/ and a backend: plain argument structs and the functions that each backend defines. No
-// torch here. ops/ has checked every argument and allocated every output before a backend function is called; a
-// backend function fails only by throwing, before it has written anything.
+// torch here. ops/ has checked every argument and allocated every output before a backend function is called; what is
+// left to fail is memory for workspaces.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,6 @@ struct Context {
   void (*bf16_gemm)(int64_t m, int64_t n, int64_t k, const uint16_t* a, int64_t lda, const uint16_t* b, int64_t ldb,
                     bool accumulate, float* c, int64_t ldc);
 };
-
-// malloc takes blocks of this size and more from the kernel each time (glibc's limit), as fresh pages.
-constexpr int64_t kFreshBytes = 32 << 20;
 
 // High-precision matrix: element (r, c) is data[r * stride + c].
 struct Matrix {

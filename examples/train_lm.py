@@ -298,12 +298,12 @@ def smooth(values: list[float], window: int) -> list[float]:
 
 @torch.no_grad()
 def write_text(model: nn.Module, prompt: str, length: int, args: Args) -> str:
-    """The prompt and `length` more bytes, drawn at temperature 0.5."""
+    """The prompt and `length` more bytes, drawn at temperature 0.8."""
     chance = torch.Generator().manual_seed(args.seed)
     text = list(prompt.encode())
     for _ in range(length):
         logits = model(torch.tensor([text[-args.seq :]], device=args.device))[0, -1]
-        text.append(torch.multinomial((logits.float() / 0.5).softmax(-1).cpu(), 1, generator=chance).item())
+        text.append(torch.multinomial((logits.float() / 0.8).softmax(-1).cpu(), 1, generator=chance).item())
     return bytes(text).decode(errors="replace")
 
 

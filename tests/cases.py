@@ -1,7 +1,7 @@
 """The table that tests and benchmarks read: shapes, dtypes, formats, scales, values, error bounds, rows.
 
 Each fact is stated once: here, in values.py or in bounds.py, whose names are imported from here. A row that a
-backend cannot run is listed in UNSUPPORTED with its reason.
+backend cannot run is listed in UNSUPPORTED with its reason, a bug report without a test in DEFERRED.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from values import (
 
 __all__ = [
     "BENCHMARKS",
+    "CASE_IDS",
     "CAST_OPS",
+    "DEFERRED",
+    "DEFERRED_PARTS",
     "DTYPES",
     "E4M3",
     "E5M2",
@@ -124,7 +127,40 @@ SCALES = {
 # --- what a backend cannot run --------------------------------------------------------------------
 
 # {(backend, case): reason}, where case is the name of a test, or of a test and its parameters.
-UNSUPPORTED: dict[tuple[str, str], str] = {}
+_UNCHECKED = (
+    "arguments are not checked on CUDA tensors in this version: the plain-torch reference serves them"
+)
+UNSUPPORTED: dict[tuple[str, str], str] = {
+    ("cuda", "test_wrong_argument"): _UNCHECKED,
+    ("cuda", "test_wrong_dtypes_are_refused"): _UNCHECKED,
+    ("cuda", "test_S5_data_between_elements_is_refused"): "torch aligns what it copies to a CUDA device",
+    ("cuda", "test_bytes_on_each_instruction_set"): "instruction sets are the CPU backend's",
+    ("emu", "test_bytes_on_each_instruction_set"): "instruction sets are the CPU backend's",
+}
+
+# --- public bug reports, by id --------------------------------------------------------------------
+
+# Of values, shapes, the layer, and graphs. Each is in the name of a test (test_S3_S4_...), or below.
+CASE_IDS = [f"{kind}{n}" for kind, count in (("V", 8), ("S", 10), ("L", 13), ("G", 4)) for n in range(1, count + 1)]
+
+# {id: why it has no test yet}
+DEFERRED: dict[str, str] = {
+    "V6": "E8M0 scales: need the mxfp8 recipe",
+    "L6": "amax history against loaded weights: needs the delayed recipe",
+    "G2": "CUDA graphs, a device that is not the current one: need the CUDA kernels",
+    "G4": "one amax for all ranks: needs tensor parallelism",
+}
+# {id: which part has no test yet, and why}; the rest of it has
+DEFERRED_PARTS: dict[str, str] = {
+    "V2": "a row or block of zeros: needs row and block scales",
+    "V4": "only the row with the NaN shows it: needs row scales",
+    "V7": "scales of blocks: need the mxfp8 and blockwise recipes; the scales of tensors are tested",
+    "S6": "M = 8352 with row scales: needs them; 8352 rows under one scale are tested",
+    "S7": "the index function of kernels on the host: needs the CUDA kernels",
+    "L4": "amax histories: need the delayed recipe",
+    "L13": "amax histories: need the delayed recipe",
+    "G3": "uint8 views for gloo: need FP8 communication; feature counts below and beside 2 ranks are tested, not 4",
+}
 
 # --- benchmark rows -------------------------------------------------------------------------------
 

@@ -202,9 +202,31 @@ def test_from_linear_and_back_share_everything():
         assert not module.training and (module.in_features, module.out_features) == (16, 24)
         assert list(module.state_dict()) == ["weight", "bias"]
     assert type(back) is nn.Linear and vars(back).keys() == vars(plain).keys()
-    layer.register_forward_hook(lambda *_: None)
     layer.register_buffer("more", torch.ones(1))
-    assert not plain._forward_hooks and "more" not in plain._buffers, "containers are not shared"
+    assert "more" not in plain._buffers, "containers are not shared"
+
+
+def test_L10_handles_taken_before_remove_hooks_after():
+    called = []
+    plain = nn.Linear(16, 24)
+    handles = [
+        plain.register_forward_pre_hook(lambda *_: called.append("pre"), prepend=True),
+        plain.register_forward_hook(lambda *_, **__: called.append("hook"), with_kwargs=True),
+        plain.register_full_backward_hook(lambda *_: called.append("backward")),
+        plain.register_state_dict_post_hook(lambda *_: called.append("state")),
+    ]
+    layer = FP8Linear.from_linear(plain)
+    back = layer.to_linear()
+    hooks = [name for name in vars(plain) if "_hooks" in name]
+    assert len(hooks) > 8 and all(getattr(module, n) is getattr(plain, n) for module in (layer, back) for n in hooks)
+    for wanted in (["pre", "hook", "backward", "state"], []):
+        for module in (layer, back):
+            called.clear()
+            module(data(3, 16).requires_grad_()).sum().backward()
+            module.state_dict()
+            assert called == wanted
+        for handle in handles:
+            handle.remove()
 
 
 def test_from_linear_refuses_what_is_no_plain_linear():

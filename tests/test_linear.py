@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import transcast as tc
 from layer import Results, assert_near_reference, composed, data, layer_like, run
@@ -50,7 +51,7 @@ def test_products_match_reference(backend, shape, dtypes):
 @pytest.mark.parametrize(
     "recipe", [Tensorwise(pow2=True), Tensorwise(margin=12), Tensorwise(True, 1)], ids=str
 )
-def test_recipe_reaches_all_casts(backend, recipe):
+def test_V7_recipe_reaches_all_casts(backend, recipe):
     x, weight, bias, grad = inputs(backend, (24, 33, 40))
     check(x, weight, bias, grad, recipe)
     default, other = (run(layer_like(weight, bias, r), x, grad) for r in (Tensorwise(), recipe))
@@ -231,6 +232,13 @@ def test_wrong_devices_are_refused(backend):
         meta(x)
     with pytest.raises(ValueError, match="must be on one device, got meta and"):
         FP8Linear(16, 8, device=backend.device)(x.to("meta"))
+    layer = FP8Linear(16, 8, device=backend.device)
+    layer.bias = nn.Parameter(layer.bias.detach().to("meta"))
+    for grad in (torch.enable_grad(), torch.no_grad()):
+        with grad, pytest.raises(
+            ValueError, match=rf"bias must be on the device of x and weight, {backend.device}.*, got meta"
+        ):
+            layer(x)
     assert meta(x.to("meta")).shape == (4, 8), "shapes alone are fine"
     elsewhere = SimpleNamespace(device=torch.device("mps"))
     with pytest.raises(ValueError, match="x must be on a CPU or CUDA device, got mps"):
@@ -255,8 +263,10 @@ def test_wrong_recipes_are_refused():
         FP8Linear(4, 4, recipe="tensorwize")
     with pytest.raises(TypeError, match="an instance such as"):
         FP8Linear(4, 4, recipe=Tensorwise)
-    with pytest.raises(ValueError, match="margin must be >= 0, got -1"):
-        Tensorwise(margin=-1)
+    for margin in (-1, 65, 100):
+        with pytest.raises(ValueError, match=f"margin must be from 0 to 64, got {margin}"):
+            Tensorwise(margin=margin)
+    FP8Linear(4, 4, recipe=Tensorwise(margin=64))(torch.zeros(1, 4))
     with pytest.raises(TypeError, match="margin must be an int, got 0.5"):
         Tensorwise(margin=0.5)
     with pytest.raises(TypeError, match="pow2 must be a bool, got 1"):

@@ -90,25 +90,72 @@ def test_S6_nothing_is_touched_outside(where):
 # --- alignment ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES.values(), E4M3, E5M2], ids=str)
-@pytest.mark.parametrize("byte", [1, 2, 3])
-def test_S5_data_at_any_byte(backend, dtype, byte):
-    """Right, or a ValueError that speaks of alignment; never wrong bytes."""
-    contiguous = normal((33, 65), dtype) if dtype in DTYPES.values() else fp8((33, 65), dtype)
-    memory = bytearray(contiguous.numel() * contiguous.element_size() + byte)
-    x = torch.frombuffer(memory, dtype=torch.uint8)[byte:]
-    x.copy_(contiguous.view(-1).view(torch.uint8))
-    x = torch.frombuffer(memory, dtype=dtype, offset=byte).view(33, 65)
-    try:
-        if dtype in DTYPES.values():
-            assert_matches_reference(backend, "amax", x)
-            assert_matches_reference(backend, "cast_transpose_dbias", x, scalar(1.7), E4M3)
-            assert_matches_reference(backend, "quantize_transpose", x, E5M2)
-        else:
-            assert_matches_reference(backend, "transpose", x)
-            assert_matches_reference(backend, "dequantize", x, scalar(1.7), BF16)
-    except ValueError as error:
-        assert "align" in str(error)
+def at_byte(values: Tensor, byte: int) -> Tensor:
+    """A copy of ``values`` whose address lies ``byte`` bytes behind a multiple of 16."""
+    memory = torch.zeros(values.numel() * values.element_size() + byte + 16, dtype=torch.uint8)
+    start = -memory.data_ptr() % 16 + byte
+    size = values.numel() * values.element_size()
+    memory[start : start + size] = values.reshape(-1).view(torch.uint8)
+    x = torch.frombuffer(memory.numpy(), dtype=values.dtype, offset=start, count=values.numel())
+    assert x.data_ptr() % 16 == byte
+    return x.view(values.shape)
+
+
+# The ops by the kind of their first tensor, and what follows it.
+CALLS = {
+    "amax": (DTYPES.values(), ()),
+    **{op: (DTYPES.values(), (scalar(1.7), E4M3)) for op in CAST_OPS},
+    **{op: (DTYPES.values(), (E5M2,)) for op in QUANTIZE_OPS},
+    "transpose": (FORMATS.values(), ()),
+    "dequantize": (FORMATS.values(), (scalar(1.7), BF16)),
+}
+AT_BYTES = [
+    (op, dtype, byte) for op, (dtypes, _) in CALLS.items() for dtype in dtypes for byte in (1, 2, 3, 4, 6, 8)
+]
+
+
+@pytest.mark.parametrize("op, dtype, byte", [c for c in AT_BYTES if c[2] % c[1].itemsize == 0], ids=str)
+def test_S5_data_at_any_aligned_byte(backend, op, dtype, byte):
+    x = at_byte(normal((33, 65), dtype) if dtype in DTYPES.values() else fp8((33, 65), dtype), byte)
+    assert_matches_reference(backend, op, x, *CALLS[op][1])
+
+
+def misaligned(op: str, argument: str, dtype: torch.dtype):
+    words = f"transcast::{op}: {argument} must be aligned to its {dtype.itemsize}-byte elements"
+    return pytest.raises(ValueError, match=words)
+
+
+@pytest.mark.parametrize("op, dtype, byte", [c for c in AT_BYTES if c[2] % c[1].itemsize], ids=str)
+def test_S5_data_between_elements_is_refused(backend, op, dtype, byte):
+    x = at_byte(normal((33, 65), dtype), byte)
+    with misaligned(op, "x", dtype):
+        backend.run(op, x, *CALLS[op][1])
+
+
+GEMM_ARGUMENTS = {
+    "gemm": ("a_scale_inv", "b_scale_inv", "bias", "aux"),
+    "gemm_out": ("a_scale_inv", "b_scale_inv", "bias", "aux", "out"),
+    "gemm_fp8": ("a_scale_inv", "b_scale_inv", "out_scale", "bias", "aux_out"),
+}
+
+
+@pytest.mark.parametrize("op, argument", [(op, a) for op, names in GEMM_ARGUMENTS.items() for a in names])
+def test_S5_gemm_arguments_between_elements_are_refused(backend, op, argument):
+    a, b, one, bias, matrix = fp8((5, 33), E4M3), fp8((7, 33), E4M3), scalar(1.0), normal((7,), F32), (5, 7)
+    args = dict(a=a, b=b, a_scale_inv=one, b_scale_inv=one, bias=bias, epilogue="none", fast_accum=False)
+    args |= {
+        "gemm": dict(aux=normal(matrix, F32), epilogue="dgelu", out_dtype=F32),
+        "gemm_out": dict(
+            aux=normal(matrix, F32), epilogue="dgelu", out=torch.zeros(matrix), aux_out=None, accumulate=False
+        ),
+        "gemm_fp8": dict(
+            out_scale=one, epilogue="gelu_tanh", dtype=E4M3, aux_out=torch.zeros(matrix, dtype=BF16)
+        ),
+    }[op]
+    getattr(backend.ops, op)(**args)
+    args[argument] = at_byte(args[argument], 1)
+    with misaligned(op, argument, args[argument].dtype):
+        getattr(backend.ops, op)(**args)
 
 
 # --- more than 2^31 elements ----------------------------------------------------------------------

@@ -8,10 +8,6 @@
 
 namespace transcast::cpu {
 
-// Transposed outputs beyond this size are written around the caches: their lines lie a row apart, too many to stay
-// until they are full. Measured on 4096x4096 BF16, one AVX-512 thread: 13.7 ms against 26.3.
-constexpr int64_t kStreamBytes = 4 << 20;
-
 constexpr int64_t kTileRows = 64;   // one cache line of a transposed row
 constexpr int64_t kTileCols = 256;  // long enough runs of each row, and the tile is 16 KiB
 // Column sums are made per strip of this many rows, then added in order: the same result for any number of threads,

@@ -1,6 +1,6 @@
 #include "backend.h"
+#include "core/memory.h"
 #include "cpu/amax.h"
-#include "cpu/cast.h"
 
 namespace transcast {
 

@@ -1,7 +1,8 @@
 // Chooses the vector kernels for the running machine.
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
+#include <stdexcept>
+#include <string>
 
 #include "cpu/kernels.h"
 
@@ -37,14 +38,13 @@ Kernels choose() {
 #endif
       {"plain", true, false, TRANSCAST_FILL(plain)},
   };
-  const Isa& last = *(std::end(isas) - 1);
   const char* wanted = std::getenv("TRANSCAST_CPU_ISA");
-  bool reached = wanted == nullptr || *wanted == '\0';
+  const bool any = wanted == nullptr || *wanted == '\0';
   for (const Isa& isa : isas) {
-    reached = reached || std::strcmp(isa.name, wanted) == 0;
-    if (reached && isa.supported) return table_of(isa);
+    if (isa.supported && (any || std::strcmp(isa.name, wanted) == 0)) return table_of(isa);
   }
-  return table_of(last);  // an unknown name: the path that every machine has
+  throw std::invalid_argument(std::string("transcast: TRANSCAST_CPU_ISA must name one of ") + compiled_isas() +
+                              " that this machine has, got " + wanted);
 }
 
 }  // namespace

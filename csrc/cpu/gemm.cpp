@@ -4,8 +4,8 @@
 // decoded whole.
 #include "backend.h"
 
-#include "cpu/finisher.h"
-#include "cpu/scratch.h"
+#include "cpu/epilogue.h"
+#include "cpu/workspace.h"
 
 namespace transcast {
 namespace cpu {
@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kMinTile = 128;                  // output tile: kMaxTile at most, 1 MiB of accumulators
 constexpr int64_t kTileDepth = 2048;               // operand panels: up to 4 MiB each
 constexpr int64_t kEnoughTiles = 8;                // tiles shrink until there are so many, to feed the threads
+constexpr int64_t kProductsPerElement = 64;        // so many multiply-adds take as long as casting one element
 constexpr int64_t kVectorRows = 4;                 // up to so many rows: matrix-vector path
 constexpr int64_t kVectorCols = 64;                // its unit of work
 
@@ -32,11 +33,11 @@ void decode_panel(const Codes& codes, int64_t row, int64_t col, int64_t rows, in
   }
 }
 
-void multiply_vectors(const Context& context, const GemmArgs& args, const Finisher& finisher) {
+void multiply_vectors(const Context& context, const GemmArgs& args, const RowEpilogue& epilogue) {
   const int64_t m = args.a.rows, n = args.b.rows, k = args.a.cols;
   const auto dot = kernels().dot[int(args.b.format)];
-  Scratch scratch(Scratch::bytes<float>(m * k));
-  float* x = scratch.take<float>(m * k);
+  Workspace workspace(Workspace::bytes<float>(m * k));
+  float* x = workspace.take<float>(m * k);
   decode_panel(args.a, 0, 0, m, k, x);
   parallel_for(context, (n + kVectorCols - 1) / kVectorCols, kVectorCols * k, [&](int64_t begin, int64_t end) {
     float acc[kVectorRows][kVectorCols];
@@ -48,28 +49,29 @@ void multiply_vectors(const Context& context, const GemmArgs& args, const Finish
           dot(w, args.b.stride, int(std::min<int64_t>(4, cols - c)), x + i * k, k, acc[i] + c);
         }
       }
-      for (int64_t i = 0; i < m; ++i) finisher.finish(acc[i], i, first, cols);
+      for (int64_t i = 0; i < m; ++i) epilogue.apply(acc[i], i, first, cols);
     }
   });
 }
 
 int64_t tiles_of(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 
-// Each thread takes output tiles and does all of their work, so that threads meet once, at the end. BLAS called from
-// within a parallel region stays on its thread.
+// Each thread takes output tiles and does all of their work, so that threads meet once, at the end. BLAS stays on its
+// thread when it is called from within a parallel region; with a single tile there is none, and BLAS may use them all.
 template <class T, class Gemm>
-void multiply_panels(const Context& context, const GemmArgs& args, const Finisher& finisher, Gemm gemm) {
+void multiply_panels(const Context& context, const GemmArgs& args, const RowEpilogue& epilogue, Gemm gemm) {
   const int64_t m = args.a.rows, n = args.b.rows, k = args.a.cols;
   int64_t tile = kMaxTile;
   while (tile > kMinTile && tiles_of(m, tile) * tiles_of(n, tile) < kEnoughTiles) tile /= 2;
   const int64_t tile_m = std::min(tile, m), tile_n = std::min(tile, n), depth = std::min(kTileDepth, k);
-  const int64_t across = tiles_of(n, tile_n);
-  parallel_for(context, tiles_of(m, tile_m) * across, tile_m * tile_n, [&](int64_t begin, int64_t end) {
-    Scratch scratch(Scratch::bytes<T>(tile_m * depth) + Scratch::bytes<T>(tile_n * depth) +
-                    Scratch::bytes<float>(tile_m * tile_n));
-    T* a = scratch.take<T>(tile_m * depth);
-    T* b = scratch.take<T>(tile_n * depth);
-    float* c = scratch.take<float>(tile_m * tile_n);
+  const int64_t across = tiles_of(n, tile_n), tiles = tiles_of(m, tile_m) * across;
+  const int64_t work = (tile_m + tile_n) * k + tile_m * tile_n * k / kProductsPerElement;
+  parallel_for(context, tiles, work, [&](int64_t begin, int64_t end) {
+    Workspace workspace(Workspace::bytes<T>(tile_m * depth) + Workspace::bytes<T>(tile_n * depth) +
+                    Workspace::bytes<float>(tile_m * tile_n));
+    T* a = workspace.take<T>(tile_m * depth);
+    T* b = workspace.take<T>(tile_n * depth);
+    float* c = workspace.take<float>(tile_m * tile_n);
     for (int64_t t = begin; t < end; ++t) {
       const int64_t i = t / across * tile_m, rows = std::min(tile_m, m - i);
       const int64_t j = t % across * tile_n, cols = std::min(tile_n, n - j);
@@ -80,33 +82,33 @@ void multiply_panels(const Context& context, const GemmArgs& args, const Finishe
         decode_panel(args.b, j, p, cols, length, b);
         gemm(rows, cols, length, a, length, b, length, p > 0, c, cols);
       }
-      for (int64_t r = 0; r < rows; ++r) finisher.finish(c + r * cols, i + r, j, cols);
+      for (int64_t r = 0; r < rows; ++r) epilogue.apply(c + r * cols, i + r, j, cols);
     }
   });
 }
 
 // K = 0: the product is zero, and only bias, activation and accumulation remain.
-void multiply_nothing(const GemmArgs& args, const Finisher& finisher) {
+void multiply_nothing(const GemmArgs& args, const RowEpilogue& epilogue) {
   IeeeMode guard;
   float acc[kMaxTile];
   for (int64_t i = 0; i < args.a.rows; ++i) {
     for (int64_t j = 0; j < args.b.rows; j += kMaxTile) {
       const int64_t cols = std::min(kMaxTile, args.b.rows - j);
       std::fill(acc, acc + cols, 0.0f);
-      finisher.finish(acc, i, j, cols);
+      epilogue.apply(acc, i, j, cols);
     }
   }
 }
 
 void multiply(const Context& context, const GemmArgs& args, const Output& out) {
   if (args.a.rows == 0 || args.b.rows == 0) return;
-  const Finisher finisher(args, out);
-  if (args.a.cols == 0) return multiply_nothing(args, finisher);
-  if (args.a.rows <= kVectorRows) return multiply_vectors(context, args, finisher);
+  const RowEpilogue epilogue(args, out);
+  if (args.a.cols == 0) return multiply_nothing(args, epilogue);
+  if (args.a.rows <= kVectorRows) return multiply_vectors(context, args, epilogue);
   if (context.bf16_gemm && kernels().bf16_arithmetic) {
-    return multiply_panels<uint16_t>(context, args, finisher, context.bf16_gemm);
+    return multiply_panels<uint16_t>(context, args, epilogue, context.bf16_gemm);
   }
-  multiply_panels<float>(context, args, finisher, context.sgemm);
+  multiply_panels<float>(context, args, epilogue, context.sgemm);
 }
 
 }  // namespace

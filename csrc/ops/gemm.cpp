@@ -55,8 +55,8 @@ void check_apart(const char* op, const char* argument, const char* other, Span a
 }
 
 struct Call {
-  View a_view, b_view;
-  GemmArgs args;
+  View a_view, b_view, aux_view;
+  GemmArgs args{};
   std::vector<int64_t> out_sizes;
   Tensor bias;  // keeps a contiguous copy alive
 
@@ -75,7 +75,6 @@ struct Call {
           "must be float8_e4m3fn when a is float8_e5m2: no FP8 hardware multiplies e5m2 by e5m2");
     args.a.cols = args.b.cols = common_k(op, args.a.cols, args.b.cols);
     args.fast_accum = fast_accum;
-    args.aux = args.aux_out = nullptr;
     out_sizes = sizes_of(a);
     out_sizes.back() = args.b.rows;
     set_bias(op, bias_in, a, out_dtype);
@@ -98,7 +97,11 @@ struct Call {
     check((args.epilogue == Epilogue::dgelu) == aux.has_value(), op, "aux",
           "is what epilogue dgelu reads, and no other");
     if (!aux) return;
-    const InPlace m = in_place(op, "aux", *aux, like);
+    high_precision(op, "aux", dtype_of(*aux));
+    check(sizes_of(*aux) == out_sizes, op, "aux", "must have the output's shape, got ", shape_name(*aux), " for ",
+          args.a.rows, " rows of ", args.b.rows);
+    check_same_device(op, "aux", *aux, like);
+    const Matrix m = matrix(op, "aux", *aux, aux_view);
     args.aux = m.data, args.aux_dtype = m.dtype, args.aux_stride = m.stride;
   }
 
@@ -113,8 +116,6 @@ struct Call {
 
  private:
   void set_bias(const char* op, const Maybe& bias_in, const Tensor& a, int32_t out_dtype) {
-    args.bias = nullptr;
-    args.bias_dtype = args.bias_rounding = DType::f32;
     if (!bias_in) return;
     args.bias_dtype = high_precision(op, "bias", dtype_of(*bias_in));
     check(bias_in->dim() == 1 && bias_in->size(0) == args.b.rows, op, "bias", "must have shape (", args.b.rows,
@@ -153,10 +154,13 @@ void gemm_out(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv, const
   call.write_aux("gemm_out", aux_out, a);
   check_apart("gemm_out", "out", "a", span(target), span(call.args.a));
   check_apart("gemm_out", "out", "b", span(target), span(call.args.b));
-  for (const Maybe* other : {&aux, &aux_out}) {
-    if (*other) check_apart("gemm_out", "out", "aux", span(target), span(call.in_place("gemm_out", "aux", **other, a)));
+  const GemmArgs& args = call.args;
+  for (const void* matrix : {args.aux, static_cast<const void*>(args.aux_out)}) {
+    if (!matrix) continue;
+    check_apart("gemm_out", "out", "aux", span(target),
+                span(matrix, args.a.rows, args.b.rows, args.aux_stride, int64_t(size_of(args.aux_dtype))));
   }
-  transcast::gemm(context(), call.args, target.data, target.dtype, target.stride, accumulate);
+  transcast::gemm(context(), args, target.data, target.dtype, target.stride, accumulate);
 }
 
 std::tuple<Tensor, Tensor, Tensor> gemm_fp8(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv,

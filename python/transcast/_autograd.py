@@ -40,8 +40,14 @@ def fp8_linear(
     ``weight_fp8`` is ``(q, scale_inv, q_t, scale_inv_t)`` if the weight is in FP8 already. Without ``q`` it
     is ``weight`` itself that is FP8; without ``q_t`` the backward transposes.
     """
-    if x.dim() == 0 or x.size(-1) != weight.size(-1) or x.device != weight.device:
-        raise _mismatch(x, weight)
+    on = weight.device
+    if (
+        x.dim() == 0
+        or x.size(-1) != weight.size(-1)
+        or x.device != on
+        or (bias is not None and bias.device != on)
+    ):
+        raise _mismatch(x, weight, bias)
     device = "cpu" if x.is_cpu else "cuda" if x.is_cuda else _other_device(x)
     out_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
     if torch.is_grad_enabled() and (
@@ -59,11 +65,15 @@ def fp8_linear(
     return _gemm(x_q, w_q, x_scale_inv, w_scale_inv, bias, "none", None, out_dtype, True)
 
 
-def _mismatch(x: Tensor, weight: Tensor) -> ValueError:
+def _mismatch(x: Tensor, weight: Tensor, bias: Tensor | None) -> ValueError:
     # Checked here, not in the ops: a GEMM takes 16 columns against 9 to 15 for a padded transposed operand,
     # and a meta tensor among others makes torch run the op's shape function in place of the op.
     if x.device != weight.device:
         return ValueError(f"linear: x and weight must be on one device, got {x.device} and {weight.device}")
+    if bias is not None and bias.device != weight.device:
+        return ValueError(
+            f"linear: bias must be on the device of x and weight, {weight.device}, got {bias.device}"
+        )
     return ValueError(
         f"linear: x must have shape (..., {weight.size(-1)}) to go with a weight of shape "
         f"{tuple(weight.shape)}, got {tuple(x.shape)}"
@@ -122,12 +132,16 @@ def _gradients(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
     pow2, margin, transpose_weight, x_dtype, weight_dtype, bias_dtype = ctx.plan
     x_t, x_t_scale_inv, w_t, w_t_scale_inv = ctx.saved_tensors
     dx = dweight = dbias = None
+    main_grad = None if ctx.main_grad_weight is None else _main_grad.find(ctx.main_grad_weight)
+    if need_bias:
+        # Also where only dbias is used: torch's own sum would round otherwise, and a bias would train
+        # differently beside a frozen weight.
+        g, g_scale_inv, g_t, g_t_scale_inv, dbias = _quantize_transpose_dbias(grad, E5M2, pow2, margin)
+    elif need_weight:
+        g, g_scale_inv, g_t, g_t_scale_inv = _quantize_transpose(grad, E5M2, pow2, margin)
+    else:
+        g, g_scale_inv = _quantize(grad, E5M2, pow2, margin)
     if need_weight:
-        main_grad = None if ctx.main_grad_weight is None else _main_grad.find(ctx.main_grad_weight)
-        if need_bias:
-            g, g_scale_inv, g_t, g_t_scale_inv, dbias = _quantize_transpose_dbias(grad, E5M2, pow2, margin)
-        else:
-            g, g_scale_inv, g_t, g_t_scale_inv = _quantize_transpose(grad, E5M2, pow2, margin)
         if main_grad is None:
             dweight = _gemm(g_t, x_t, g_t_scale_inv, x_t_scale_inv, None, "none", None, weight_dtype, False)
         else:
@@ -135,12 +149,6 @@ def _gradients(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
                 g_t, x_t, g_t_scale_inv, x_t_scale_inv, None, "none", None, False, True, main_grad, None
             )
             dweight = _main_grad.mark_added(ctx.main_grad_weight)
-    else:
-        if need_x:
-            g, g_scale_inv = _quantize(grad, E5M2, pow2, margin)
-        if need_bias:
-            rows = grad if grad.dim() > 1 else grad.unsqueeze(0)
-            dbias = rows.sum(dim=tuple(range(rows.dim() - 1)), dtype=torch.float32)
     if need_x:
         if transpose_weight:
             w_t = _transpose(w_t)

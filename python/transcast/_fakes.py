@@ -1,5 +1,6 @@
 """Shapes and dtypes of every op's outputs, for torch.compile, export and opcheck. Sizes stay symbolic."""
 
+import functools
 import math
 
 import torch
@@ -83,5 +84,22 @@ FAKES = (
     gemm_out,
     gemm_fp8,
 )
+
+
+def _on_one_device(fake):
+    # torch runs the fake in place of the op as soon as one tensor among others is on the meta device: what it made for
+    # the others would be memory that nobody has written.
+    @functools.wraps(fake)
+    def checked(*args):
+        devices = {arg.device for arg in args if isinstance(arg, Tensor)}
+        if len(devices) > 1:
+            raise ValueError(
+                f"transcast::{fake.__name__}: tensors must be on one device, got {', '.join(sorted(map(str, devices)))}"
+            )
+        return fake(*args)
+
+    return checked
+
+
 for _fake in FAKES:
-    torch.library.register_fake(f"transcast::{_fake.__name__}", _fake)
+    torch.library.register_fake(f"transcast::{_fake.__name__}", _on_one_device(_fake))

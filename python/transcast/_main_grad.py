@@ -14,10 +14,11 @@ from torch.autograd import Function
 
 # On weights whose flag we created ourselves: nobody listens there, on later steps neither.
 _FLAG_IS_OURS = "_transcast_created_flag"
+_DTYPES = (torch.float32, torch.bfloat16)
 
 
 def find(weight: Tensor) -> Tensor:
-    """``weight.main_grad``, or a RuntimeError that says what is missing."""
+    """``weight.main_grad``; a RuntimeError says what is missing, a ValueError what is wrong with it."""
     if hasattr(weight, "device_mesh"):
         raise RuntimeError(
             'FP8Linear(wgrad_into="main_grad"): the weight is a DTensor; main_grad needs plain parameters. '
@@ -30,6 +31,16 @@ def find(weight: Tensor) -> Tensor:
             f"FP32 or BF16 tensor of shape {tuple(weight.shape)} before the backward pass, or use "
             "wgrad_into=None; under FSDP2 (fully_shard) only None works: the unsharded parameters that a "
             "layer sees there carry no main_grad."
+        )
+    if (
+        main_grad.dtype not in _DTYPES
+        or main_grad.shape != weight.shape
+        or main_grad.device != weight.device
+    ):
+        raise ValueError(
+            'FP8Linear(wgrad_into="main_grad"): weight.main_grad must be an FP32 or BF16 tensor of shape '
+            f"{tuple(weight.shape)} on {weight.device}, got {main_grad.dtype} of shape "
+            f"{tuple(main_grad.shape)} on {main_grad.device}"
         )
     return main_grad
 

@@ -77,7 +77,7 @@ def convert(
     made: dict[nn.Module, FP8Linear] = {}
     for name, layer in plan:
         if layer not in made:
-            made[layer] = _converted(layer, recipe)
+            made[layer] = FP8Linear.from_linear(layer, recipe)
         if layer is model:
             model = made[layer]
         else:
@@ -123,14 +123,6 @@ def _why_left(
     if filter_fn is not None and not filter_fn(module, name):
         return "rejected by filter_fn"
     return None
-
-
-def _converted(layer: nn.Linear, recipe: Tensorwise | None) -> FP8Linear:
-    new = FP8Linear.from_linear(layer, recipe)
-    # The dicts themselves, not copies: a handle from register_forward_hook removes its hook from the dict it
-    # knows.
-    vars(new).update({name: value for name, value in vars(layer).items() if "_hooks" in name})
-    return new
 
 
 def _close_bypasses(model: nn.Module) -> None:

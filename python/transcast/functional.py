@@ -28,7 +28,7 @@ def linear(
     Forward: ``x`` and ``weight`` are cast to e4m3, each with a scale of its own, multiplied with FP32
     accumulation (``fast_accum`` on). Backward: the gradient of ``y`` is cast to e5m2; ``dx = g . weight`` and
     ``dweight = g^T . x`` are FP8 products with ``fast_accum`` off, ``dbias`` is the FP32 sum of the uncast
-    gradient. What an input without ``requires_grad`` would need is not computed. Saved for backward are FP8
+    gradient, with the same bits whatever else is frozen. What an input without ``requires_grad`` would need is not computed. Saved for backward are FP8
     tensors (``x`` transposed, tokens padded to a multiple of 16, if ``weight`` needs a gradient; ``weight``
     transposed if ``x`` does) and their inverse scales, nothing else.
 
@@ -50,8 +50,9 @@ def linear(
         dtype of what they belong to.
 
     Raises:
-        ValueError: K of ``x`` and ``weight`` differ, ``x`` is 0-D, a dtype or the recipe is not supported,
-            ``wgrad_into`` is unknown.
+        ValueError: K of ``x`` and ``weight`` differ, ``x`` is 0-D, ``x``, ``weight`` and ``bias`` are not on
+            one device, a dtype or the recipe is not supported, ``wgrad_into`` is unknown. In backward, if
+            ``main_grad`` has a wrong dtype, shape or device; nothing is computed then.
         RuntimeError: In backward, if there is no ``main_grad``; if the backward itself is differentiated
             (``create_graph=True``) or runs inside a ``torch.func`` transform.
     """

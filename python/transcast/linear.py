@@ -126,7 +126,8 @@ class FP8Linear(nn.Linear):
         cls, linear: nn.Linear, recipe: Tensorwise | str | None = "tensorwise", wgrad_into: str | None = None
     ) -> FP8Linear:
         """An ``FP8Linear`` that shares the parameters of ``linear``: the same objects, so that optimizers and
-        tied weights keep working. Hooks, buffers, ``requires_grad`` and train/eval mode come along.
+        tied weights keep working. Buffers, ``requires_grad`` and train/eval mode come along. Hooks are
+        shared: one that is added to or removed from either module, by a handle too, is so for both.
 
         Raises:
             TypeError: ``linear`` is not exactly an ``nn.Linear`` (a subclass may compute something else), or
@@ -202,9 +203,13 @@ def why_not(module: nn.Module) -> str | None:
 
 
 def _module_state(module: nn.Module) -> dict[str, Any]:
-    """The attributes of ``module`` for another module that shares its tensors, but none of its containers."""
+    """The attributes of ``module`` for another module that shares its tensors and hooks.
+
+    Containers are copied, except those of hooks: a handle such as that of ``register_forward_hook`` removes
+    its hook from the one dict that it knows.
+    """
     state = {
-        key: copy.copy(value) if isinstance(value, dict | set) else value
+        key: copy.copy(value) if isinstance(value, dict | set) and "_hooks" not in key else value
         for key, value in vars(module).items()
     }
     state.pop("_compiled_call_impl", None)  # Module.compile() puts the old module's forward there.

@@ -25,6 +25,7 @@ from torch import Tensor
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 _ops = torch.ops.transcast
+_DEVICES = ("cpu", "cuda", "meta")  # meta tensors give meta tensors
 
 
 class Cast(NamedTuple):
@@ -74,6 +75,12 @@ class GemmFp8(NamedTuple):
     amax: Tensor
 
 
+def _check_types(op: str, **arguments: tuple[object, type]) -> None:
+    for name, (value, expected) in arguments.items():
+        if not isinstance(value, expected):
+            raise TypeError(f"transcast.{op}: {name} must be a {expected.__name__}, got {type(value).__name__}")
+
+
 def _check(op: str, dtype: object = None, **tensors: object) -> None:
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise TypeError(f"transcast.{op}: dtype must be a torch.dtype, got {type(dtype).__name__}")
@@ -83,6 +90,9 @@ def _check(op: str, dtype: object = None, **tensors: object) -> None:
             continue
         if not isinstance(value, Tensor):
             raise TypeError(f"transcast.{op}: {name} must be a Tensor, got {type(value).__name__}")
+        if value.layout is not torch.strided or value.device.type not in _DEVICES:
+            where = f"{value.layout} on {value.device}"
+            raise ValueError(f"transcast.{op}: {name} must be a dense tensor on the CPU or a CUDA device, got {where}")
         if grad and value.requires_grad:
             raise RuntimeError(
                 f"transcast.{op} has no autograd, and {name} requires grad: use transcast.linear, or call it inside "
@@ -132,6 +142,7 @@ def quantize(x: Tensor, dtype: torch.dtype, *, pow2: bool = False, margin: int =
     Returns ``q`` (shape of x) and ``scale_inv`` ().
     """
     _check("quantize", dtype, x=x)
+    _check_types("quantize", pow2=(pow2, bool), margin=(margin, int))
     return Quantized(*_ops.quantize(x, dtype, pow2, margin))
 
 
@@ -142,6 +153,7 @@ def quantize_transpose(x: Tensor, dtype: torch.dtype, *, pow2: bool = False, mar
     (equal to ``scale_inv`` for one scale per tensor). x needs at least one dim.
     """
     _check("quantize_transpose", dtype, x=x)
+    _check_types("quantize_transpose", pow2=(pow2, bool), margin=(margin, int))
     return QuantizedTranspose(*_ops.quantize_transpose(x, dtype, pow2, margin))
 
 
@@ -153,6 +165,7 @@ def quantize_transpose_dbias(
     Returns ``q``, ``scale_inv``, ``q_t``, ``scale_inv_t``, ``dbias`` (C,) FP32 as in ``cast_transpose_dbias``.
     """
     _check("quantize_transpose_dbias", dtype, x=x)
+    _check_types("quantize_transpose_dbias", pow2=(pow2, bool), margin=(margin, int))
     return QuantizedTransposeDbias(*_ops.quantize_transpose_dbias(x, dtype, pow2, margin))
 
 
@@ -197,6 +210,9 @@ def gemm(
     """
     _check("gemm", out_dtype, a=a, b=b, a_scale_inv=a_scale_inv, b_scale_inv=b_scale_inv, bias=bias, aux=aux, out=out)
     name = "none" if epilogue is None else epilogue
+    _check_types(
+        "gemm", epilogue=(name, str), accumulate=(accumulate, bool), fast_accum=(fast_accum, bool)
+    )
     saves = name == "gelu_tanh" and aux is not None
     if out is None and not saves and not accumulate:
         return _ops.gemm(a, b, a_scale_inv, b_scale_inv, bias, name, aux, out_dtype, fast_accum)
@@ -242,4 +258,5 @@ def gemm_fp8(
         aux=aux,
     )
     name = "none" if epilogue is None else epilogue
+    _check_types("gemm_fp8", epilogue=(name, str), fast_accum=(fast_accum, bool))
     return GemmFp8(*_ops.gemm_fp8(a, b, a_scale_inv, b_scale_inv, out_scale, bias, name, dtype, fast_accum, aux))

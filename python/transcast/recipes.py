@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_MAX_MARGIN = 64  # of the ops, which would refuse more only once data comes
+
 
 @dataclass(frozen=True)
 class Tensorwise:
@@ -20,11 +22,11 @@ class Tensorwise:
     Args:
         pow2: Round the scale down to a power of two. Scaling is then exact, at the price of up to one bit of
             range.
-        margin: Powers of two kept free above the largest value; an integer >= 0.
+        margin: Powers of two kept free above the largest value; an integer from 0 to 64.
 
     Raises:
         TypeError: ``pow2`` is no bool or ``margin`` is no int.
-        ValueError: ``margin`` is negative (the largest values of every tensor would saturate).
+        ValueError: ``margin`` is negative (the largest values of every tensor would saturate) or above 64.
     """
 
     pow2: bool = False
@@ -35,8 +37,8 @@ class Tensorwise:
             raise TypeError(f"Tensorwise: pow2 must be a bool, got {self.pow2!r}")
         if not isinstance(self.margin, int) or isinstance(self.margin, bool):
             raise TypeError(f"Tensorwise: margin must be an int, got {self.margin!r}")
-        if self.margin < 0:
-            raise ValueError(f"Tensorwise: margin must be >= 0, got {self.margin}")
+        if not 0 <= self.margin <= _MAX_MARGIN:
+            raise ValueError(f"Tensorwise: margin must be from 0 to {_MAX_MARGIN}, got {self.margin}")
 
 
 _DEFAULTS = {"tensorwise": Tensorwise()}

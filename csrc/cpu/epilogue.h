@@ -26,10 +26,10 @@ inline char* row_of(const void* data, DType dtype, int64_t stride, int64_t row, 
   return static_cast<char*>(const_cast<void*>(data)) + (row * stride + col) * int64_t(size_of(dtype));
 }
 
-class Finisher {
+class RowEpilogue {
  public:
-  // Scales and bias are read here, once: nothing that finish() writes can change them.
-  Finisher(const GemmArgs& args, const Output& out)
+  // Scales and bias are read here, once: nothing that apply() writes can change them.
+  RowEpilogue(const GemmArgs& args, const Output& out)
       : args_(args),
         out_(out),
         k_(kernels()),
@@ -46,7 +46,7 @@ class Finisher {
   }
 
   // Turns n <= kMaxTile accumulators of row m, columns from col on, into output.
-  void finish(float* acc, int64_t m, int64_t col, int64_t n) const {
+  void apply(float* acc, int64_t m, int64_t col, int64_t n) const {
     float buffer[kMaxTile];
     char* out = out_.q ? nullptr : row_of(out_.data, out_.dtype, out_.stride, m, col);
     const bool in_place = out && out_.dtype == DType::f32;  // FP32 rows are finished where they belong
@@ -69,17 +69,16 @@ class Finisher {
 
  private:
   void activate(float* y, int64_t m, int64_t col, int64_t n, float* buffer) const {
-    const int aux_dtype = int(args_.aux_dtype);
     switch (args_.epilogue) {
       case Epilogue::none: return;
       case Epilogue::relu: return k_.relu(y, n);
       case Epilogue::gelu_tanh:
         if (args_.aux_out) {
-          k_.narrow[aux_dtype](y, n, row_of(args_.aux_out, args_.aux_dtype, args_.aux_stride, m, col));
+          k_.narrow[int(args_.aux_dtype)](y, n, row_of(args_.aux_out, args_.aux_dtype, args_.aux_stride, m, col));
         }
         return k_.gelu_tanh(y, n);
       case Epilogue::dgelu:
-        k_.widen[aux_dtype](row_of(args_.aux, args_.aux_dtype, args_.aux_stride, m, col), n, buffer);
+        k_.widen[int(args_.aux_dtype)](row_of(args_.aux, args_.aux_dtype, args_.aux_stride, m, col), n, buffer);
         return k_.dgelu(y, buffer, n);
     }
   }

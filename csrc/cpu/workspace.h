@@ -11,9 +11,9 @@ namespace transcast::cpu {
 
 // Panels of one call, carved from memory that each calling thread keeps (at most 9 MiB, unless one operand has very
 // long rows): fresh pages would cost more than decoding into them.
-class Scratch {
+class Workspace {
  public:
-  explicit Scratch(int64_t bytes) {
+  explicit Workspace(int64_t bytes) {
     if (bytes > capacity_) {
       memory_.reset(static_cast<char*>(std::aligned_alloc(64, round_up(bytes, 64))));
       capacity_ = memory_ ? bytes : 0;
