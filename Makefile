@@ -10,7 +10,7 @@ CHECK_PYTHON := 'import sys; sys.exit(sys.version_info < (3, 10) and "make PYTHO
 STAMPS := $(VENV)/transcast-stamps
 SOURCES := CMakeLists.txt pyproject.toml setup.py third_party/finders.py $(shell find csrc)
 OPS := amax cast quantize dequantize transpose gemm
-OP_TESTS := $(wildcard $(foreach op,$(OPS),tests/test_$(op)*.py)) tests/test_errors.py tests/test_isa.py
+OP_TESTS := $(wildcard $(foreach op,$(OPS),tests/test_$(op)*.py)) tests/test_errors.py tests/test_memory.py tests/test_isa.py
 
 .PHONY: demo test bench exhaustive asan
 .NOTPARALLEL:

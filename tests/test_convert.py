@@ -218,7 +218,8 @@ def test_L10_handles_taken_before_remove_hooks_after():
     layer = FP8Linear.from_linear(plain)
     back = layer.to_linear()
     hooks = [name for name in vars(plain) if "_hooks" in name]
-    assert len(hooks) > 8 and all(getattr(module, n) is getattr(plain, n) for module in (layer, back) for n in hooks)
+    assert len(hooks) > 8
+    assert all(getattr(module, n) is getattr(plain, n) for module in (layer, back) for n in hooks)
     for wanted in (["pre", "hook", "backward", "state"], []):
         for module in (layer, back):
             called.clear()

@@ -249,3 +249,14 @@ def test_overflow_of_the_output_is_inf(backend, out_dtype):
     scale = scalar(largest / (64 * 448.0**2) * 1.5)
     y = backend.run("gemm", a, b, scale, scalar(1.0), None, "none", None, out_dtype, False)
     assert (y == math.inf).all()
+
+
+def test_dgelu_reads_aux_of_any_strides(backend):
+    a, b = (fp8_integers((rows, 16), E4M3, seed=rows).to(backend.device) for rows in (8, 5))
+    one, aux = torch.ones((), device=backend.device), normal((5, 8), torch.float32).to(backend.device)
+    for strided in (aux.t(), aux[:, :1].t().expand(8, 5)):
+        run = [
+            backend.ops.gemm(a, b, one, one, None, "dgelu", x, torch.float32, False)
+            for x in (strided, strided.contiguous())
+        ]
+        assert_same_bytes(*run, "dgelu")

@@ -112,6 +112,17 @@ def test_gemm_fp8_saves_the_pre_activation():
         (lambda: tc.cast([1.0], SCALE, E4M3), TypeError, "cast: x must be a Tensor, got list"),
         (lambda: tc.gemm(A, B[0], SA, SB, epilogue="gelu_tanh", aux=X), ValueError, "b must be [N, K]"),
         (lambda: tc.gemm(A, B, SA, SB, epilogue="tanh"), ValueError, "epilogue must be"),
+        (lambda: tc.gemm(A, B, SA, SB, epilogue=3), TypeError, "epilogue must be of type str, got int"),
+        (lambda: tc.gemm(A, B, SA, SB, fast_accum=1), TypeError, "fast_accum must be of type bool, got int"),
+        (lambda: tc.gemm(None, B, SA, SB), TypeError, "gemm: a must be a Tensor, got NoneType"),
+        (lambda: tc.amax(None), TypeError, "amax: x must be a Tensor, got NoneType"),
+        (lambda: tc.cast(X, SCALE, None), TypeError, "cast: dtype must be a torch.dtype, got NoneType"),
+        (lambda: tc.quantize(X, E4M3, pow2="a"), TypeError, "pow2 must be of type bool, got str"),
+        (lambda: tc.quantize(X, E4M3, margin=0.5), TypeError, "margin must be of type int, got float"),
+        (lambda: tc.quantize(X, E4M3, margin=2**70), ValueError, "margin must be between -64 and 64"),
+        (lambda: tc.amax(X.to_sparse()), ValueError, "x must be a dense tensor on the CPU or a CUDA device"),
+        (lambda: tc.cast(X, SCALE.to("meta"), E4M3), ValueError, "must be on one device, got cpu, meta"),
+        (lambda: tc.gemm(A, B, SA, SB, bias=torch.ones(6, device="meta")), ValueError, "must be on one device"),
     ],
 )  # fmt: skip
 def test_wrong_calls(call, error, words):
@@ -128,3 +139,36 @@ def test_named_tuples_pass_through_compile():
     assert type(got) is type(want)
     for name, g, w in zip(want._fields, got, want):
         assert_same_bytes(g, w, name)
+
+
+def test_written_tensors_count_as_modified():
+    out, aux = torch.ones(5, 6), torch.ones(5, 6)
+    versions = out._version, aux._version
+    tc.gemm(A, B, SA, SB, out=out, epilogue="gelu_tanh", aux=aux)
+    gemm_fp8(epilogue="gelu_tanh", aux=(fp8_aux := torch.ones(5, 6, dtype=BF16)))
+    assert (out._version, aux._version) == (versions[0] + 1, versions[1] + 1) and fp8_aux._version == 1
+    weight, saved = torch.ones(5, 6, requires_grad=True), torch.ones(5, 6)
+    y = (weight * saved).sum()
+    tc.gemm(A, B, SA, SB, out=saved)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_out_in_inference_mode():
+    with torch.inference_mode():
+        assert tc.gemm(A, B, SA, SB, out=torch.ones(5, 6)).is_inference()
+
+
+def test_tangents_are_refused():
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(X, X)
+        with pytest.raises(RuntimeError, match="quantize has no forward-mode derivative, and x carries a tangent"):
+            tc.quantize(dual, E4M3)
+
+
+def test_out_scale_inside_aux_is_read_before_it_is_written():
+    buffer = torch.zeros(5, 6, dtype=F32)
+    aux = buffer.view(BF16)[:, :6]
+    buffer[0, 0] = 0.5
+    got = tc.gemm_fp8(A, B, SA, SB, out_scale=buffer[0, 0], epilogue="gelu_tanh", aux=aux)
+    assert got.scale_inv.item() == 2.0

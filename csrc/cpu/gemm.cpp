@@ -121,12 +121,12 @@ void gemm(const Context& context, const GemmArgs& args, void* out, DType out_dty
 
 void gemm_fp8(const Context& context, const GemmArgs& args, const float* out_scale, Format format, uint8_t* q,
               float* scale_inv, float* amax) {
+  const float scale = *out_scale;  // once: aux_out may lie over it
   cpu::AtomicMax best;
-  cpu::multiply(context, args,
-                {nullptr, DType::f32, args.b.rows, false, q, format, *out_scale, &best});
+  cpu::multiply(context, args, {nullptr, DType::f32, args.b.rows, false, q, format, scale, &best});
   cpu::IeeeMode guard;
   *amax = canonical(float_of(best.get()));
-  *scale_inv = scale_inv_of(*out_scale, best.get());
+  *scale_inv = scale_inv_of(scale, best.get());
 }
 
 }  // namespace transcast

@@ -28,9 +28,10 @@ def linear(
     Forward: ``x`` and ``weight`` are cast to e4m3, each with a scale of its own, multiplied with FP32
     accumulation (``fast_accum`` on). Backward: the gradient of ``y`` is cast to e5m2; ``dx = g . weight`` and
     ``dweight = g^T . x`` are FP8 products with ``fast_accum`` off, ``dbias`` is the FP32 sum of the uncast
-    gradient, with the same bits whatever else is frozen. What an input without ``requires_grad`` would need is not computed. Saved for backward are FP8
-    tensors (``x`` transposed, tokens padded to a multiple of 16, if ``weight`` needs a gradient; ``weight``
-    transposed if ``x`` does) and their inverse scales, nothing else.
+    gradient, with the same bits whatever else is frozen. What an input without ``requires_grad`` would need
+    is not computed. Saved for backward are FP8 tensors (``x`` transposed, tokens padded to a multiple of 16,
+    if ``weight`` needs a gradient; ``weight`` transposed if ``x`` does) and their inverse scales, nothing
+    else.
 
     A NaN or an Inf anywhere in ``x``, ``weight`` or the gradient makes every element of the products it
     enters NaN: the inverse scale of a tensor that is not finite is NaN. Finite values never overflow.
@@ -78,8 +79,11 @@ def product(
     return F.linear(x, weight, bias)
 
 
-# Not compiled: its backward writes to an attribute of the weight. This is torch.compiler.disable without its import of
-# the compiler, which would take longer than all of transcast's; the name above is what fullgraph's error shows.
+# Not compiled: its backward writes to an attribute of the weight. This is torch.compiler.disable without its
+# import of the compiler, which would take longer than all of transcast's; the name is what fullgraph's error
+# shows.
 @torch._disable_dynamo
-def _wgrad_into_main_grad(x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Tensorwise | None) -> Tensor:
+def _wgrad_into_main_grad(
+    x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Tensorwise | None
+) -> Tensor:
     return product(x, weight, bias, recipe, True)

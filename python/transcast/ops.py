@@ -21,10 +21,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 _ops = torch.ops.transcast
+_OPTIONAL = ("bias", "aux", "out")
 _DEVICES = ("cpu", "cuda", "meta")  # meta tensors give meta tensors
 
 
@@ -77,16 +79,22 @@ class GemmFp8(NamedTuple):
 
 def _check_types(op: str, **arguments: tuple[object, type]) -> None:
     for name, (value, expected) in arguments.items():
-        if not isinstance(value, expected):
-            raise TypeError(f"transcast.{op}: {name} must be a {expected.__name__}, got {type(value).__name__}")
+        if type(value) is not expected:
+            raise TypeError(f"transcast.{op}: {name} must be of type {expected.__name__}, got {type(value).__name__}")
 
 
-def _check(op: str, dtype: object = None, **tensors: object) -> None:
-    if dtype is not None and not isinstance(dtype, torch.dtype):
+def _check_scaling(op: str, pow2: object, margin: object) -> None:
+    _check_types(op, pow2=(pow2, bool), margin=(margin, int))
+    if abs(margin) > 64:
+        raise ValueError(f"transcast.{op}: margin must be between -64 and 64, got {margin}")
+
+
+def _check(op: str, dtype: object = torch.float32, **tensors: object) -> None:
+    if not isinstance(dtype, torch.dtype):
         raise TypeError(f"transcast.{op}: dtype must be a torch.dtype, got {type(dtype).__name__}")
     grad = torch.is_grad_enabled()
     for name, value in tensors.items():
-        if value is None:
+        if value is None and name in _OPTIONAL:
             continue
         if not isinstance(value, Tensor):
             raise TypeError(f"transcast.{op}: {name} must be a Tensor, got {type(value).__name__}")
@@ -98,6 +106,14 @@ def _check(op: str, dtype: object = None, **tensors: object) -> None:
                 f"transcast.{op} has no autograd, and {name} requires grad: use transcast.linear, or call it inside "
                 "a torch.autograd.Function of your own (or under torch.no_grad())"
             )
+        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None:
+            raise RuntimeError(f"transcast.{op} has no forward-mode derivative, and {name} carries a tangent")
+
+
+def _written(*tensors: Tensor | None) -> None:
+    # torch has to learn of writes that it did not make, or what it saved for backward is wrong without notice.
+    if not torch.compiler.is_compiling():
+        torch.autograd.graph.increment_version([t for t in tensors if t is not None and not t.is_inference()])
 
 
 def amax(x: Tensor) -> Tensor:
@@ -142,7 +158,7 @@ def quantize(x: Tensor, dtype: torch.dtype, *, pow2: bool = False, margin: int =
     Returns ``q`` (shape of x) and ``scale_inv`` ().
     """
     _check("quantize", dtype, x=x)
-    _check_types("quantize", pow2=(pow2, bool), margin=(margin, int))
+    _check_scaling("quantize", pow2, margin)
     return Quantized(*_ops.quantize(x, dtype, pow2, margin))
 
 
@@ -153,7 +169,7 @@ def quantize_transpose(x: Tensor, dtype: torch.dtype, *, pow2: bool = False, mar
     (equal to ``scale_inv`` for one scale per tensor). x needs at least one dim.
     """
     _check("quantize_transpose", dtype, x=x)
-    _check_types("quantize_transpose", pow2=(pow2, bool), margin=(margin, int))
+    _check_scaling("quantize_transpose", pow2, margin)
     return QuantizedTranspose(*_ops.quantize_transpose(x, dtype, pow2, margin))
 
 
@@ -165,7 +181,7 @@ def quantize_transpose_dbias(
     Returns ``q``, ``scale_inv``, ``q_t``, ``scale_inv_t``, ``dbias`` (C,) FP32 as in ``cast_transpose_dbias``.
     """
     _check("quantize_transpose_dbias", dtype, x=x)
-    _check_types("quantize_transpose_dbias", pow2=(pow2, bool), margin=(margin, int))
+    _check_scaling("quantize_transpose_dbias", pow2, margin)
     return QuantizedTransposeDbias(*_ops.quantize_transpose_dbias(x, dtype, pow2, margin))
 
 
@@ -206,7 +222,8 @@ def gemm(
       its dtype replaces ``out_dtype``. With ``accumulate`` (FP32 or BF16, no activation) y is added to it.
     - ``fast_accum`` lets tensor cores keep fewer accumulator bits; the CPU always accumulates in full FP32.
 
-    A NaN in either operand or scale reaches y; K = 0 gives zeros (plus bias).
+    A NaN in either operand or scale reaches y; K = 0 gives zeros (plus bias). Scales are applied one after the other:
+    where ``acc * a_scale_inv`` alone leaves FP32's range (amax of a beyond some 1e33), so does y.
     """
     _check("gemm", out_dtype, a=a, b=b, a_scale_inv=a_scale_inv, b_scale_inv=b_scale_inv, bias=bias, aux=aux, out=out)
     name = "none" if epilogue is None else epilogue
@@ -224,6 +241,7 @@ def gemm(
         out = a.new_empty((*a.shape[:-1], b.shape[0]), dtype=out_dtype)
     read, written = (None, aux) if saves else (aux, None)
     _ops.gemm_out(a, b, a_scale_inv, b_scale_inv, bias, name, read, fast_accum, accumulate, out, written)
+    _written(out, written)
     return out
 
 
@@ -259,4 +277,6 @@ def gemm_fp8(
     )
     name = "none" if epilogue is None else epilogue
     _check_types("gemm_fp8", epilogue=(name, str), fast_accum=(fast_accum, bool))
-    return GemmFp8(*_ops.gemm_fp8(a, b, a_scale_inv, b_scale_inv, out_scale, bias, name, dtype, fast_accum, aux))
+    result = _ops.gemm_fp8(a, b, a_scale_inv, b_scale_inv, out_scale, bias, name, dtype, fast_accum, aux)
+    _written(aux)
+    return GemmFp8(*result)
