@@ -16,6 +16,7 @@ struct Context {
   using Range = void (*)(int64_t begin, int64_t end, void* state);
   // Calls range on disjoint pieces that cover [0, n), on one thread if n <= grain.
   void (*parallel_for)(int64_t n, int64_t grain, Range range, void* state);
+  int (*threads)();  // how many parallel_for may use
   // c[m, n] (row stride ldc) = a[m, k] (lda) * b[n, k]^T (ldb) + (accumulate ? c : 0), FP32, row-major.
   void (*sgemm)(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb,
                 bool accumulate, float* c, int64_t ldc);

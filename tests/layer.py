@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -13,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bounds import gemm_bound, sum_bound
 from cases import E4M3, E5M2
-from conftest import assert_within
-from transcast import FP8Linear, Tensorwise, reference
+from conftest import assert_same_bytes, assert_within
+from transcast import FP8Linear, Tensorwise, quantize_weights_, reference
 
 GRADIENTS = ("dx", "dweight", "dbias")
 
@@ -70,6 +72,22 @@ def layer_like(
     if bias is not None:
         layer.bias = nn.Parameter(bias.detach().clone())
     return layer
+
+
+def quantized_like(layer: FP8Linear) -> FP8Linear:
+    return quantize_weights_(copy.deepcopy(layer))
+
+
+def same_weight(a: FP8Linear, b: FP8Linear) -> None:
+    assert_same_bytes(a.weight, b.weight, "weight")
+    assert_same_bytes(a.weight_scale_inv, b.weight_scale_inv, "weight_scale_inv")
+
+
+def saved_and_loaded(state: dict) -> dict:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
 
 
 def composed(

@@ -169,6 +169,14 @@ def test_main_grad_breaks_the_graph_and_works(backend):
         torch.compile(layer, backend="aot_eager", fullgraph=True)(x)
 
 
+def test_export_of_a_layer_with_main_grad(backend):
+    model = nn.Sequential(FP8Linear(40, 24, device=backend.device, wgrad_into="main_grad"))
+    x, _ = batch(backend, 17)
+    with torch.no_grad():
+        program = torch.export.export(model, (x,), strict=False)
+        assert torch.equal(program.module()(x), model(x))
+
+
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("weights", ["no_grad", "with_grad", "quantized"])
 def test_G1_export(backend, strict, weights):

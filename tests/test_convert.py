@@ -1,4 +1,4 @@
-"""``convert`` and its report, ``from_linear``, ``to_linear``, ``set_recipe``."""
+"""``convert`` and its report, ``set_recipe``."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def test_convert_again_changes_nothing():
     tc.convert(model, Tensorwise(pow2=True))
     assert model.mlp[0] is layer and layer.recipe == Tensorwise()
     assert model.fp8_report.converted == ()
-    assert ("mlp.0", "is FP8Linear already") in model.fp8_report.skipped
+    reason = dict(model.fp8_report.skipped)["mlp.0"]
+    assert reason == "is FP8Linear already, recipe=Tensorwise(pow2=False, margin=0); set_recipe switches it"
 
 
 def test_filter_and_skip():
@@ -116,6 +117,14 @@ def test_one_layer_under_two_names_stays_one():
     model = tc.convert(nn.ModuleDict({"a": shared, "b": nn.Sequential(shared)}))
     assert type(model["a"]) is FP8Linear and model["a"] is model["b"][0]
     assert model.fp8_report.converted == ("a", "b.0")
+
+
+def test_cycle_of_modules():
+    root = nn.Module()
+    root.child = nn.Module()
+    root.child.parent, root.child.linear = root, nn.Linear(8, 8)
+    tc.convert(root)
+    assert type(root.child.linear) is FP8Linear and root.fp8_report.converted == ("child.linear",)
 
 
 def test_L10_parameters_hooks_and_modes_are_kept():
@@ -188,83 +197,21 @@ def test_torchs_own_encoder_calls_the_layers_in_evaluation(quantized):
     assert torch.allclose(got[~padding], want[~padding], atol=1e-5)
 
 
-# --- from_linear, to_linear ---------------------------------------------------------------------------------
-
-
-def test_from_linear_and_back_share_everything():
-    plain = nn.Linear(16, 24).eval()
-    plain.weight.requires_grad_(False)
-    plain.register_buffer("extra", torch.ones(1), persistent=False)
-    layer = FP8Linear.from_linear(plain, "tensorwise")
-    back = layer.to_linear()
-    for module in (layer, back):
-        assert module.weight is plain.weight and module.bias is plain.bias and module.extra is plain.extra
-        assert not module.training and (module.in_features, module.out_features) == (16, 24)
-        assert list(module.state_dict()) == ["weight", "bias"]
-    assert type(back) is nn.Linear and vars(back).keys() == vars(plain).keys()
-    layer.register_buffer("more", torch.ones(1))
-    assert "more" not in plain._buffers, "containers are not shared"
-
-
-def test_L10_handles_taken_before_remove_hooks_after():
-    called = []
-    plain = nn.Linear(16, 24)
-    handles = [
-        plain.register_forward_pre_hook(lambda *_: called.append("pre"), prepend=True),
-        plain.register_forward_hook(lambda *_, **__: called.append("hook"), with_kwargs=True),
-        plain.register_full_backward_hook(lambda *_: called.append("backward")),
-        plain.register_state_dict_post_hook(lambda *_: called.append("state")),
-    ]
-    layer = FP8Linear.from_linear(plain)
-    back = layer.to_linear()
-    hooks = [name for name in vars(plain) if "_hooks" in name]
-    assert len(hooks) > 8
-    assert all(getattr(module, n) is getattr(plain, n) for module in (layer, back) for n in hooks)
-    for wanted in (["pre", "hook", "backward", "state"], []):
-        for module in (layer, back):
-            called.clear()
-            module(data(3, 16).requires_grad_()).sum().backward()
-            module.state_dict()
-            assert called == wanted
-        for handle in handles:
-            handle.remove()
-
-
-def test_from_linear_refuses_what_is_no_plain_linear():
-    with pytest.raises(TypeError, match="got a subclass of nn.Linear: Scaled"):
-        FP8Linear.from_linear(Scaled(4, 4))
-    with pytest.raises(TypeError, match="got a subclass of nn.Linear: FP8Linear"):
-        FP8Linear.from_linear(FP8Linear(4, 4))
-    with pytest.raises(TypeError, match="got a Conv1d"):
-        FP8Linear.from_linear(nn.Conv1d(4, 4, 1))
-    patched = nn.Linear(4, 4)
-    patched.forward = lambda x: x
-    with pytest.raises(TypeError, match="whose forward was replaced on the instance"):
-        FP8Linear.from_linear(patched)
-    with pytest.warns(UserWarning, match="is an nn.Linear whose forward was replaced on the instance"):
-        tc.convert(nn.Sequential(patched))
-
-
-def test_compiled_module_is_not_left_behind():
-    plain = nn.Linear(16, 8)
-    plain.compile(backend="eager")
-    layer = FP8Linear.from_linear(plain)
-    x = data(3, 16)
-    assert torch.equal(layer(x), tc.linear(x, plain.weight, plain.bias))
-
-
-def test_parametrized_linear_is_reported():
-    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 4))
-    tc.convert(model)
-    assert model.fp8_report.skipped == (("0", "is a subclass of nn.Linear: ParametrizedLinear"),)
-
-
-def test_constructor_is_nn_linears():
-    torch.manual_seed(3)
-    plain = nn.Linear(16, 24, False, "cpu", torch.bfloat16)
-    torch.manual_seed(3)
-    layer = FP8Linear(16, 24, False, "cpu", torch.bfloat16)
-    assert torch.equal(layer.weight, plain.weight) and layer.bias is None and isinstance(layer, nn.Linear)
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("by", ["quantize_weights_", "set_recipe", "cached_weights"])
+def test_encoder_with_layers_put_in_by_hand_calls_them(by):
+    layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+    layer.linear1, layer.linear2 = FP8Linear.from_linear(layer.linear1), FP8Linear.from_linear(layer.linear2)
+    if by == "quantize_weights_":
+        tc.quantize_weights_(layer)
+    elif by == "set_recipe":
+        tc.set_recipe(layer, "tensorwise")
+    else:
+        with tc.cached_weights(layer):
+            pass
+    with torch.no_grad(), OpCalls() as ops:
+        layer.eval()(data(2, 5, 16))
+    assert ops.calls["gemm"] == 2
 
 
 # --- set_recipe ---------------------------------------------------------------------------------------------

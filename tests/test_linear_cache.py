@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 
@@ -165,6 +166,34 @@ def test_L11_visible_changes_are_noticed(backend, change):
         run(layer, x, grad)
         change(layer)
         run(layer, x, grad).assert_equal(expected(layer, x, grad))
+
+
+@pytest.mark.parametrize("by", ["context", "flag"])
+def test_loading_may_swap_a_cached_weight(backend, by):
+    layer, x, grad = make(backend)
+    tied = copy.copy(layer)  # Another module with the same weight.
+    new = {"weight": data(24, 40, seed=8, device=backend.device), "bias": data(24, device=backend.device)}
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        with tc.cached_weights(layer) if by == "context" else contextlib.nullcontext():
+            with torch.no_grad():
+                layer(x, is_first_microbatch=None if by == "context" else True)
+            tied.load_state_dict(new)
+            got = run(layer, x, grad, **({} if by == "context" else {"is_first_microbatch": False}))
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert torch.equal(layer.weight, new["weight"])
+    got.assert_equal(expected(layer, x, grad))
+
+
+def test_inference_weights_are_not_cached(backend):
+    layer, x, _ = make(backend)
+    with torch.inference_mode():
+        layer.weight = nn.Parameter(layer.weight.clone(), requires_grad=False)
+        with tc.cached_weights(layer):
+            layer(x)
+            layer.weight.mul_(-2)  # Moves no version counter: there is none.
+            assert torch.equal(layer(x), copy.deepcopy(layer)(x))
 
 
 def test_L11_another_weight_at_the_same_address_is_noticed(backend):

@@ -159,6 +159,42 @@ def test_frozen_weight_needs_no_main_grad(backend):
     assert "gemm_out" not in ops.calls
 
 
+@pytest.mark.parametrize("recipe", ["tensorwise", None])
+def test_only_added_where_the_weights_gradient_is_asked_for(backend, recipe):
+    layer, x, grad = make(backend, recipe=recipe)
+    start = torch.ones(24, 40, device=backend.device)
+    layer.weight.main_grad = start.clone()
+    x.requires_grad_()
+    want = run(layer, x, grad).dx
+    added = layer.weight.main_grad.clone()
+    layer.weight.main_grad.copy_(start)
+    del layer.weight.grad_added_to_main_grad
+    with OpCalls() as ops:
+        (dx,) = torch.autograd.grad(layer(x), x, grad)
+    assert torch.equal(dx, want) and torch.equal(layer.weight.main_grad, start)
+    assert "gemm_out" not in ops.calls and not hasattr(layer.weight, "grad_added_to_main_grad")
+    layer(x).backward(grad, inputs=[x])
+    assert torch.equal(layer.weight.main_grad, start)
+    for ask in (
+        lambda y: y.backward(grad, inputs=[layer.weight]),
+        lambda y: torch.autograd.grad(y, layer.weight, grad, allow_unused=True),
+    ):
+        layer.weight.main_grad.copy_(start)
+        ask(layer(x))
+        assert torch.equal(layer.weight.main_grad, added)
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", None])
+def test_autograd_sees_that_main_grad_was_written(backend, recipe):
+    layer, x, grad = make(backend, recipe=recipe)
+    layer.weight.main_grad = torch.ones(24, 40, device=backend.device)
+    factor = torch.ones((), device=backend.device, requires_grad=True)
+    kept = factor * layer.weight.main_grad
+    run(layer, x, grad)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        kept.sum().backward()
+
+
 def test_recipe_none_adds_to_main_grad_too(backend):
     layer, x, grad = make(backend, recipe=None)
     layer.weight.main_grad = torch.ones(24, 40, device=backend.device)

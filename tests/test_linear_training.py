@@ -134,13 +134,6 @@ def test_L5_eval_mode_frozen_layer_passes_gradients(backend):
     assert torch.equal(got.dx, expected.dx) and got.dweight is None and got.dbias is None
 
 
-def test_autograd_grad_of_the_weight_alone(backend):
-    layer, x, grad = make(backend)
-    expected = composed(x, layer.weight.detach(), layer.bias.detach(), grad)
-    (dweight,) = torch.autograd.grad(layer(x.requires_grad_()), layer.weight, grad)
-    assert torch.equal(dweight, expected.dweight) and layer.weight.grad is None
-
-
 # --- memory -------------------------------------------------------------------------------------------------
 
 
@@ -200,15 +193,6 @@ def test_L4_checkpointing_changes_nothing(backend, use_reentrant, cached):
         got = gradients(lambda leaf: checkpoint(model, leaf, use_reentrant=use_reentrant))
     assert all(torch.equal(a, b) for a, b in zip(got, expected))
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
-
-
-def test_second_derivative_is_refused(backend):
-    layer, x, _ = make(backend)
-    (dx,) = torch.autograd.grad(layer(x.requires_grad_()).sum(), x, create_graph=True)
-    expected = run(layer, x, torch.ones(17, 24, device=backend.device)).dx
-    assert torch.equal(dx, expected) and dx.requires_grad
-    with pytest.raises(RuntimeError, match=r"cannot be differentiated twice.*set_recipe\(model, None\)"):
-        dx.square().sum().backward()
 
 
 def test_L10_deepcopy_is_independent(backend):

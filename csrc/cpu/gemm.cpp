@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMinTile = 128;                  // output tile: kMaxTile at most, 1 MiB of accumulators
 constexpr int64_t kTileDepth = 2048;               // operand panels: up to 4 MiB each
-constexpr int64_t kEnoughTiles = 8;                // tiles shrink until there are so many, to feed the threads
+constexpr int64_t kTilesPerThread = 2;             // tiles shrink until there are so many
 constexpr int64_t kProductsPerElement = 64;        // so many multiply-adds take as long as casting one element
 constexpr int64_t kVectorRows = 4;                 // up to so many rows: matrix-vector path
 constexpr int64_t kVectorCols = 64;                // its unit of work
@@ -61,8 +61,9 @@ int64_t tiles_of(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 template <class T, class Gemm>
 void multiply_panels(const Context& context, const GemmArgs& args, const RowEpilogue& epilogue, Gemm gemm) {
   const int64_t m = args.a.rows, n = args.b.rows, k = args.a.cols;
+  const int64_t enough = context.threads() > 1 ? kTilesPerThread * context.threads() : 1;
   int64_t tile = kMaxTile;
-  while (tile > kMinTile && tiles_of(m, tile) * tiles_of(n, tile) < kEnoughTiles) tile /= 2;
+  while (tile > kMinTile && tiles_of(m, tile) * tiles_of(n, tile) < enough) tile /= 2;
   const int64_t tile_m = std::min(tile, m), tile_n = std::min(tile, n), depth = std::min(kTileDepth, k);
   const int64_t across = tiles_of(n, tile_n), tiles = tiles_of(m, tile_m) * across;
   const int64_t work = (tile_m + tile_n) * k + tile_m * tile_n * k / kProductsPerElement;

@@ -42,6 +42,8 @@ class OneThreadIfSmall {
 };
 
 // BLAS is column-major: c^T[n, m] = b[n, k] * a[m, k]^T.
+int threads() { return int(torch::stable::get_num_threads()); }
+
 template <class T, class Gemm>
 void blas(Gemm gemm, int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb,
           bool accumulate, float* c, int64_t ldc) {
@@ -89,9 +91,9 @@ void sgemm_dispatcher(int64_t m, int64_t n, int64_t k, const float* a, int64_t l
 
 const Context& context() {
 #if defined(TRANSCAST_DISPATCHER_SGEMM)  // set by the sanitizer build, so that this path is tested too
-  static const Context instance{parallel_for, sgemm_dispatcher, nullptr};
+  static const Context instance{parallel_for, threads, sgemm_dispatcher, nullptr};
 #else
-  static const Context instance{parallel_for, sgemm_ ? sgemm_blas : sgemm_dispatcher,
+  static const Context instance{parallel_for, threads, sgemm_ ? sgemm_blas : sgemm_dispatcher,
                                 gemm_bf16bf16f32_ ? bf16_gemm_blas : nullptr};
 #endif
   return instance;

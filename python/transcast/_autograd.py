@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
+from torch.autograd.graph import increment_version
 
 from . import _main_grad
 from .recipes import Tensorwise
@@ -56,6 +57,8 @@ def fp8_linear(
         return _FP8Linear.apply(
             x, weight, bias, weight_fp8, (out_dtype, recipe.pow2, recipe.margin, into_main_grad)
         )
+    if forward_ad._current_level >= 0:
+        _refuse_tangents(x, weight, bias)
     x_q, x_scale_inv = _quantize(x, E4M3, recipe.pow2, recipe.margin)
     w_q, w_scale_inv, _, _ = weight_fp8
     if w_scale_inv is None:
@@ -80,6 +83,15 @@ def _mismatch(x: Tensor, weight: Tensor, bias: Tensor | None) -> ValueError:
     )
 
 
+def _refuse_tangents(*tensors: Tensor | None) -> None:
+    # With a gradient path autograd refuses them itself; without one they would be dropped silently.
+    if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise RuntimeError(
+            "FP8 linear layers have no forward-mode derivative; use recipe=None (tc.set_recipe(model, None)) "
+            "where one is needed"
+        )
+
+
 def _other_device(x: Tensor) -> str:
     """The device type whose autocast settings count for an ``x`` that is neither on CPU nor on CUDA."""
     if x.device.type != "meta":
@@ -92,6 +104,7 @@ class _FP8Linear(Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, weight_fp8, settings):
+        ctx.set_materialize_grads(False)
         need_x, need_weight, _, _, _ = ctx.needs_input_grad
         w_q, w_scale_inv, w_t, w_t_scale_inv = weight_fp8
         out_dtype, pow2, margin, into_main_grad = settings
@@ -119,6 +132,8 @@ class _FP8Linear(Function):
 
     @staticmethod
     def backward(ctx, grad):
+        if grad is None:
+            return None, None, None, None, None
         if not torch.is_grad_enabled() or _is_compiling():
             return _gradients(ctx, grad)
         # create_graph=True: what comes out must fail when differentiated, not pass for a constant.
@@ -132,7 +147,12 @@ def _gradients(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
     pow2, margin, transpose_weight, x_dtype, weight_dtype, bias_dtype = ctx.plan
     x_t, x_t_scale_inv, w_t, w_t_scale_inv = ctx.saved_tensors
     dx = dweight = dbias = None
-    main_grad = None if ctx.main_grad_weight is None else _main_grad.find(ctx.main_grad_weight)
+    main_grad = None
+    if ctx.main_grad_weight is not None:
+        # Adding is a side effect: only where autograd was asked for this gradient (not by grad(loss, x)).
+        need_weight = _main_grad.is_asked_for(ctx.next_functions[1][0])
+        if need_weight:
+            main_grad = _main_grad.find(ctx.main_grad_weight)
     if need_bias:
         # Also where only dbias is used: torch's own sum would round otherwise, and a bias would train
         # differently beside a frozen weight.
@@ -148,6 +168,7 @@ def _gradients(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
             _gemm_out(
                 g_t, x_t, g_t_scale_inv, x_t_scale_inv, None, "none", None, False, True, main_grad, None
             )
+            increment_version(main_grad)  # The op is none of autograd's, which would do it.
             dweight = _main_grad.mark_added(ctx.main_grad_weight)
     if need_x:
         if transpose_weight:

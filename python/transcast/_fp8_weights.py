@@ -23,6 +23,21 @@ def is_quantized(layer: nn.Module) -> bool:
     return "weight_scale_inv" in layer._buffers
 
 
+def scale_inv_of(layer: nn.Module) -> Tensor:
+    """The inverse scale of a layer whose weight is FP8; raises where it cannot be computed with."""
+    if not is_quantized(layer):
+        raise ValueError(
+            f"FP8Linear: the weight was converted to {layer.weight.dtype} without a scale, as by "
+            ".to(dtype); quantize_weights_ makes FP8 weights"
+        )
+    if layer.weight.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(
+            "FP8Linear: the weight is FP8 (quantize_weights_) and cannot be trained, but requires_grad is "
+            "True; call weight.requires_grad_(False)"
+        )
+    return layer.weight_scale_inv
+
+
 def quantized(layer: nn.Module) -> tuple[nn.Parameter, Tensor]:
     """The layer's high-precision weight as an FP8 parameter, and its inverse scale."""
     recipe = layer.recipe
@@ -50,6 +65,18 @@ def moving_only(layer: nn.Module, fn: Callable[[Tensor], Tensor]) -> Callable[[T
         return fn(tensor) if probe.dtype == tensor.dtype else tensor.to(probe.device)
 
     return apply
+
+
+def keep_tied(layer: nn.Module, before: Tensor) -> None:
+    """After ``Module._apply``: the scale is the tensor object ``before`` again, with its new content.
+
+    torch does so for parameters, not for buffers; layers that share a weight would each get a scale of
+    their own, and loading one would leave the other's behind.
+    """
+    after = layer.weight_scale_inv
+    if after is not before and torch._has_compatible_shallow_copy_type(before, after):
+        before.data = after
+        layer.weight_scale_inv = before
 
 
 def translated(

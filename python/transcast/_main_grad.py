@@ -45,6 +45,18 @@ def find(weight: Tensor) -> Tensor:
     return main_grad
 
 
+def is_asked_for(node: torch.autograd.graph.Node) -> bool:
+    """Whether the backward that is running wants the gradient that goes to ``node``.
+
+    Not if it is restricted to others, as by ``torch.autograd.grad(loss, x)``.
+    """
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:
+        # What torch answers if this very leaf is among the inputs of torch.autograd.grad.
+        return True
+
+
 def mark_added(weight: Tensor) -> Tensor | None:
     """Says on the weight that its gradient is in ``main_grad``; returns autograd's stand-in for it."""
     listened_to = hasattr(weight, "grad_added_to_main_grad") and not hasattr(weight, _FLAG_IS_OURS)
@@ -61,11 +73,14 @@ class Redirect(Function):
 
     @staticmethod
     def forward(ctx, weight):
+        ctx.set_materialize_grads(False)
         ctx.weight = weight
         return weight.view_as(weight)
 
     @staticmethod
     def backward(ctx, grad):
+        if grad is None:
+            return None
         with torch.no_grad():
             find(ctx.weight).add_(grad)
         return mark_added(ctx.weight)

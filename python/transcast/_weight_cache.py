@@ -8,7 +8,6 @@ optimizers, FSDP2, ``.data`` writes and flat buffers change a weight without mov
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -48,7 +47,7 @@ _counter = _StepCounter()
 class _Entry(NamedTuple):
     """One weight in FP8: data and inverse scales of one cast, and what they were made from."""
 
-    weight: weakref.ref
+    weight: Tensor  # Not a weak reference: torch swaps no tensor that has one (swap_tensors).
     state: tuple
     q: Tensor
     scale_inv: Tensor
@@ -80,11 +79,11 @@ class WeightCache:
         """``(q, scale_inv, q_t, scale_inv_t)`` of ``weight``; cast anew if ``first`` or if it may differ."""
         entry = self._entry
         state = _state_of(weight, recipe)
-        if first or entry is None or entry.weight() is not weight or entry.state != state:
+        if first or entry is None or entry.weight is not weight or entry.state != state:
             _counter.start()
             # No inference tensors: a later call may save this copy for backward.
             with torch.inference_mode(False), torch.no_grad():
-                entry = _Entry(weakref.ref(weight), state, *_cast(weight, recipe, with_transpose))
+                entry = _Entry(weight, state, *_cast(weight, recipe, with_transpose))
             self._entry = entry
         elif os.environ.get("TRANSCAST_CHECK_CACHE") == "1":
             self._compare(layer, entry, weight, recipe)
@@ -112,8 +111,7 @@ def _cast(weight: Tensor, recipe: Tensorwise, with_transpose: bool) -> tuple:
 
 
 def _state_of(weight: Tensor, recipe: Tensorwise) -> tuple:
-    version = 0 if weight.is_inference() else weight._version
-    return weight.data_ptr(), version, weight.dtype, _counter.steps, recipe
+    return weight.data_ptr(), weight._version, weight.dtype, _counter.steps, recipe
 
 
 @contextmanager
@@ -141,6 +139,9 @@ def cached_weights(model: nn.Module) -> Iterator[nn.Module]:
     Yields:
         ``model``.
     """
+    from .convert import close_bypasses  # Not at import: it imports this module.
+
+    close_bypasses(model)
     caches = []
     for name, module in model.named_modules():
         cache = getattr(module, "_weight_cache", None)

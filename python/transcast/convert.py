@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -75,16 +75,15 @@ def convert(
     patterns = (skip,) if isinstance(skip, str) else tuple(skip)
     plan, skipped = _plan(model, filter_fn, patterns)
     made: dict[nn.Module, FP8Linear] = {}
-    for name, layer in plan:
+    for name, layer, parent in plan:
         if layer not in made:
             made[layer] = FP8Linear.from_linear(layer, recipe)
-        if layer is model:
+        if parent is None:
             model = made[layer]
         else:
-            parent = model.get_submodule(name.rpartition(".")[0])
             parent._modules[name.rpartition(".")[2]] = made[layer]
-    _close_bypasses(model)
-    model.fp8_report = ConvertReport(tuple(name for name, _ in plan), tuple(skipped))
+    close_bypasses(model)
+    model.fp8_report = ConvertReport(tuple(name for name, _, _ in plan), tuple(skipped))
     logger.info("%s", model.fp8_report)
     if not any(isinstance(module, FP8Linear) for module in model.modules()):
         warnings.warn(f"transcast.convert: no layer was converted\n{model.fp8_report}", stacklevel=2)
@@ -93,25 +92,41 @@ def convert(
 
 def _plan(
     model: nn.Module, filter_fn: Filter | None, patterns: tuple[str, ...]
-) -> tuple[list[tuple[str, nn.Module]], list[tuple[str, str]]]:
-    """The layers to convert under each of their names, and (name, reason) for those to leave."""
+) -> tuple[list[tuple[str, nn.Module, nn.Module | None]], list[tuple[str, str]]]:
+    """(name, layer, parent) for each place of a layer to convert, and (name, reason) for those to leave."""
     plan, skipped = [], []
-    for name, module in model.named_modules(remove_duplicate=False):
+    for name, module, parent in _places(model, "", None, set()):
         if not isinstance(module, nn.Linear):
             continue
         reason = _why_left(module, name, filter_fn, patterns)
         if reason is None:
-            plan.append((name, module))
+            plan.append((name, module, parent))
         else:
             skipped.append((name, reason))
     return plan, skipped
+
+
+def _places(
+    module: nn.Module, name: str, parent: nn.Module | None, seen: set[nn.Module]
+) -> Iterator[tuple[str, nn.Module, nn.Module | None]]:
+    """(name, module, parent) for each attribute that holds a module.
+
+    What is below a module under several names comes once: the names would multiply, without end in a cycle.
+    """
+    yield name, module, parent
+    if module in seen:
+        return
+    seen.add(module)
+    for key, child in module._modules.items():
+        if child is not None:
+            yield from _places(child, f"{name}.{key}" if name else key, module, seen)
 
 
 def _why_left(
     module: nn.Linear, name: str, filter_fn: Filter | None, patterns: tuple[str, ...]
 ) -> str | None:
     if isinstance(module, FP8Linear):
-        return "is FP8Linear already"
+        return f"is FP8Linear already, recipe={module.recipe}; set_recipe switches it"
     unfit = why_not(module)
     if unfit:
         return f"is {unfit}"
@@ -125,15 +140,17 @@ def _why_left(
     return None
 
 
-def _close_bypasses(model: nn.Module) -> None:
-    # In evaluation torch's own encoder may read the weights of its linears and never call them. These flags,
-    # each one condition among those for that path, have no other use.
+def close_bypasses(model: nn.Module) -> None:
+    """Makes torch's own encoder layers call their linears: in evaluation they may only read the weights."""
+    # These flags, each one condition among those for that path, have no other use.
     for module in model.modules():
+        if not isinstance(module, nn.TransformerEncoderLayer | nn.TransformerEncoder):
+            continue
         if not any(isinstance(part, FP8Linear) for part in module.modules()):
             continue
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0
-        elif isinstance(module, nn.TransformerEncoder):
+        else:
             module.use_nested_tensor = False
 
 
@@ -172,6 +189,7 @@ def set_recipe(
         )
     for _, layer in layers:
         layer.recipe = recipe
+    close_bypasses(model)
     return model
 
 
@@ -196,8 +214,8 @@ def quantize_weights_(model: nn.Module) -> nn.Module:
         ``model``, changed in place.
 
     Raises:
-        ValueError: A layer's weight is no parameter but computed from some, as by ``weight_norm``. Nothing is
-            changed.
+        ValueError: A layer's weight is no parameter but computed from some, as by ``weight_norm``, or its
+            dtype is not FP32, BF16 or FP16. Nothing is changed.
     """
     layers = [
         (name, module)
@@ -211,10 +229,16 @@ def quantize_weights_(model: nn.Module) -> nn.Module:
             raise ValueError(
                 f"quantize_weights_: {name or '(model)'}: the weight is no parameter (weight_norm, pruning)"
             )
+        if layer.weight.dtype not in _fp8_weights.HIGH_PRECISION:
+            raise ValueError(
+                f"quantize_weights_: {name or '(model)'}: the weight must be FP32, BF16 or FP16, got "
+                f"{layer.weight.dtype}"
+            )
     done: dict[tuple[nn.Parameter, Tensorwise], tuple[nn.Parameter, torch.Tensor]] = {}
     for _, layer in layers:
         source = layer.weight, layer.recipe
         if source not in done:
             done[source] = _fp8_weights.quantized(layer)
         layer._quantize_weight(*done[source])
+    close_bypasses(model)
     return model

@@ -34,7 +34,9 @@ def linear(
     else.
 
     A NaN or an Inf anywhere in ``x``, ``weight`` or the gradient makes every element of the products it
-    enters NaN: the inverse scale of a tensor that is not finite is NaN. Finite values never overflow.
+    enters NaN: the inverse scale of a tensor that is not finite is NaN. Casts of finite values never
+    overflow. The product may: in its own dtype, as any product, and where it leaves the range of FP32 before
+    both inverse scales are applied, which takes magnitudes beyond about 1e33.
 
     Args:
         x: (..., K), FP32, BF16 or FP16, any strides, 1-D to N-D; any number of tokens, 0 included.
@@ -55,7 +57,8 @@ def linear(
             one device, a dtype or the recipe is not supported, ``wgrad_into`` is unknown. In backward, if
             ``main_grad`` has a wrong dtype, shape or device; nothing is computed then.
         RuntimeError: In backward, if there is no ``main_grad``; if the backward itself is differentiated
-            (``create_graph=True``) or runs inside a ``torch.func`` transform.
+            (``create_graph=True``) or runs inside a ``torch.func`` transform. In forward, if an input carries
+            a forward-mode tangent.
     """
     return product(x, weight, bias, recipes.resolve(recipe), checked_wgrad_into(wgrad_into) is not None)
 
@@ -72,6 +75,12 @@ def product(
     """``linear`` with resolved arguments: FP8 or high precision, compiled or not."""
     if into_main_grad and _is_compiling():
         return _wgrad_into_main_grad(x, weight, bias, recipe)
+    return _product(x, weight, bias, recipe, into_main_grad)
+
+
+def _product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Tensorwise | None, into_main_grad: bool
+) -> Tensor:
     if recipe is not None:
         return fp8_linear(x, weight, bias, recipe, into_main_grad)
     if into_main_grad and weight.requires_grad and torch.is_grad_enabled():
@@ -86,4 +95,5 @@ def product(
 def _wgrad_into_main_grad(
     x: Tensor, weight: Tensor, bias: Tensor | None, recipe: Tensorwise | None
 ) -> Tensor:
-    return product(x, weight, bias, recipe, True)
+    # Not product: torch.export runs this function too, with is_compiling() still true.
+    return _product(x, weight, bias, recipe, True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -40,9 +42,10 @@ class FP8Linear(nn.Linear):
             precision.
         wgrad_into: ``"main_grad"`` adds the weight's gradient to ``weight.main_grad``, an FP32 or BF16 tensor
             of the weight's shape that the trainer provides, instead of ``weight.grad``; it is never
-            overwritten. Then ``weight.grad_added_to_main_grad`` is True. If that attribute was there before
-            (Megatron), autograd gets a stand-in gradient so that hooks fire, zeros if
-            ``weight.zero_out_wgrad``, else uninitialized. Not for FSDP2, where weights carry no
+            overwritten, and left alone where autograd is not asked for the weight's gradient, as by
+            ``torch.autograd.grad(loss, x)``. Once added, ``weight.grad_added_to_main_grad`` is True. If that
+            attribute was there before (Megatron), autograd gets a stand-in gradient so that hooks fire, zeros
+            if ``weight.zero_out_wgrad``, else uninitialized. Not for FSDP2, where weights carry no
             ``main_grad``. ``torch.compile`` breaks the graph at such a layer.
 
     Raises:
@@ -108,14 +111,14 @@ class FP8Linear(nn.Linear):
         """
         weight, recipe = self.weight, self._recipe
         if weight.dtype is E4M3:
-            return fp8_linear(
-                input, weight, self.bias, recipe, False, (None, self.weight_scale_inv, None, None)
-            )
+            scale_inv = _fp8_weights.scale_inv_of(self)
+            return fp8_linear(input, weight, self.bias, recipe, False, (None, scale_inv, None, None))
         into_main_grad = self._wgrad_into is not None
         if _is_compiling() or recipe is None:
             return product(input, weight, self.bias, recipe, into_main_grad)
         cache = self._weight_cache
-        if cache.scopes or is_first_microbatch is not None:
+        # Inference tensors are not cached: they have no version counter.
+        if (cache.scopes or is_first_microbatch is not None) and not weight.is_inference():
             with_transpose = input.requires_grad and torch.is_grad_enabled()
             copies = cache.get(self, weight, recipe, with_transpose, is_first_microbatch is True)
             return fp8_linear(input, weight, self.bias, recipe, into_main_grad, copies)
@@ -129,6 +132,10 @@ class FP8Linear(nn.Linear):
         tied weights keep working. Buffers, ``requires_grad`` and train/eval mode come along. Hooks are
         shared: one that is added to or removed from either module, by a handle too, is so for both.
 
+        For a ``nn.TransformerEncoderLayer`` use ``convert``: in evaluation torch's fast path there reads the
+        weights of the linears and does not call them. ``convert``, ``set_recipe``, ``quantize_weights_`` and
+        ``cached_weights`` of a model switch that path off; this method cannot.
+
         Raises:
             TypeError: ``linear`` is not exactly an ``nn.Linear`` (a subclass may compute something else), or
                 its ``forward`` was replaced on the instance.
@@ -138,7 +145,7 @@ class FP8Linear(nn.Linear):
             raise TypeError(f"FP8Linear.from_linear: expected a plain nn.Linear, got {reason}")
         resolved = recipes.resolve(recipe), checked_wgrad_into(wgrad_into)
         layer = cls.__new__(cls)
-        layer.__dict__.update(_module_state(linear))
+        layer.__dict__.update(_module_state(linear, layer))
         layer._configure(*resolved)
         return layer
 
@@ -147,9 +154,17 @@ class FP8Linear(nn.Linear):
 
         FP8 weights are dequantized into a new parameter of the dtype they had before, without
         ``requires_grad``.
+
+        Raises:
+            TypeError: The layer is parametrized (``torch.nn.utils.parametrize``).
         """
+        if hasattr(self, "parametrizations"):
+            raise TypeError(
+                "FP8Linear.to_linear: the layer is parametrized; call "
+                "torch.nn.utils.parametrize.remove_parametrizations first"
+            )
         layer = nn.Linear.__new__(nn.Linear)
-        state = _module_state(self)
+        state = _module_state(self, layer)
         for name in ("_recipe", "_wgrad_into", "_weight_cache", "_weight_dtype"):
             state.pop(name, None)
         layer.__dict__.update(state)
@@ -179,7 +194,10 @@ class FP8Linear(nn.Linear):
         if not _fp8_weights.is_quantized(self):
             return super()._apply(fn, recurse)
         self._weight_dtype = fn(self.weight.new_empty(0, dtype=self._weight_dtype)).dtype
-        return super()._apply(_fp8_weights.moving_only(self, fn), recurse)
+        scale_inv = self.weight_scale_inv
+        super()._apply(_fp8_weights.moving_only(self, fn), recurse)
+        _fp8_weights.keep_tied(self, scale_inv)
+        return self
 
     def _load_from_state_dict(
         self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
@@ -202,8 +220,19 @@ def why_not(module: nn.Module) -> str | None:
     return None
 
 
-def _module_state(module: nn.Module) -> dict[str, Any]:
-    """The attributes of ``module`` for another module that shares its tensors and hooks.
+class _NewestAlive:
+    """In place of the weak reference to its module that a shared hook holds: to the newest that is alive."""
+
+    def __init__(self, new: nn.Module, older: Callable[[], nn.Module | None]) -> None:
+        self._new, self._older = weakref.ref(new), older
+
+    def __call__(self) -> nn.Module | None:
+        new = self._new()
+        return self._older() if new is None else new
+
+
+def _module_state(module: nn.Module, new: nn.Module) -> dict[str, Any]:
+    """The attributes of ``module`` for ``new``, a module that shares its tensors and hooks.
 
     Containers are copied, except those of hooks: a handle such as that of ``register_forward_hook`` removes
     its hook from the one dict that it knows.
@@ -212,5 +241,8 @@ def _module_state(module: nn.Module) -> dict[str, Any]:
         key: copy.copy(value) if isinstance(value, dict | set) and "_hooks" not in key else value
         for key, value in vars(module).items()
     }
+    for hook in module._load_state_dict_pre_hooks.values():
+        if hook.with_module:
+            hook.module = _NewestAlive(new, hook.module)
     state.pop("_compiled_call_impl", None)  # Module.compile() puts the old module's forward there.
     return state
