@@ -31,8 +31,8 @@ def run_train_lm(*arguments: object, hide: str = "") -> subprocess.CompletedProc
     """`hide` is the name of a module that the script is not to find."""
     script = [str(TRAIN_LM)]
     if hide:
-        code = f"import runpy, sys; sys.modules[{hide!r}] = None; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
-        script = ["-c", code, *script]
+        code = f"import sys, runpy; sys.modules[{hide!r}] = None; "
+        script = ["-c", code + "runpy.run_path(sys.argv.pop(1), None, '__main__')", *script]
     command = [sys.executable, *script, *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # so small a model gains nothing from threads
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
