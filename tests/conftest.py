@@ -12,11 +12,14 @@ from hypothesis import settings
 from torch import Tensor
 
 import transcast  # noqa: F401  registers torch.ops.transcast
-from cases import OUTPUTS, UNSUPPORTED, sum_bound
+from cases import DTYPES, FORMATS, OUTPUTS, UNSUPPORTED, sum_bound
 from transcast import reference
 
 settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=60)
 settings.load_profile("suite")
+
+dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+formats = pytest.mark.parametrize("fmt", FORMATS.values(), ids=FORMATS)
 
 
 @dataclass(frozen=True)

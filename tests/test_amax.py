@@ -8,12 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 
-from cases import DTYPES, EMPTY_SHAPES, LARGE_SHAPES, SHAPES, SPECIAL_VALUES, all_patterns, normal, shape_id
-from conftest import assert_matches_reference, assert_same_bytes
+from cases import EMPTY_SHAPES, LARGE_SHAPES, SHAPES, SPECIAL_VALUES, all_patterns, normal, shape_id
+from conftest import assert_matches_reference, assert_same_bytes, dtypes
 from layouts import LAYOUTS, high_precision_views
 from transcast import reference
 
-dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 
 
 @dtypes

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from cases import (
     CAST_OPS,
-    DTYPES,
     E4M3,
     E5M2,
-    FORMATS,
     LARGE_SHAPES,
     SCALES,
     SHAPES,
@@ -25,13 +23,11 @@ from cases import (
     scalar,
     shape_id,
 )
-from conftest import assert_matches_reference, assert_same_bytes
+from conftest import assert_matches_reference, assert_same_bytes, dtypes, formats
 from layouts import LAYOUTS, high_precision_views
 from transcast import reference
 
 ops = pytest.mark.parametrize("op", CAST_OPS)
-dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-formats = pytest.mark.parametrize("fmt", FORMATS.values(), ids=FORMATS)
 
 
 @ops

@@ -13,7 +13,6 @@ from cases import (
     DTYPES,
     E4M3,
     E5M2,
-    FORMATS,
     LARGE_SHAPES,
     SCALES,
     SHAPES,
@@ -23,11 +22,9 @@ from cases import (
     scalar,
     shape_id,
 )
-from conftest import assert_matches_reference
+from conftest import assert_matches_reference, dtypes, formats
 from layouts import LAYOUTS, fp8_views
 
-dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-formats = pytest.mark.parametrize("fmt", FORMATS.values(), ids=FORMATS)
 
 
 @formats

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import (
-    DTYPES,
     E4M3,
     E5M2,
-    FORMATS,
     LARGE_SHAPES,
     QUANTIZE_OPS,
     SHAPES,
@@ -23,13 +21,11 @@ from cases import (
     scalar,
     shape_id,
 )
-from conftest import assert_matches_reference, assert_same_bytes
+from conftest import assert_matches_reference, assert_same_bytes, dtypes, formats
 from layouts import LAYOUTS, high_precision_views
 from transcast import reference
 
 ops = pytest.mark.parametrize("op", QUANTIZE_OPS)
-dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-formats = pytest.mark.parametrize("fmt", FORMATS.values(), ids=FORMATS)
 RULES = [(False, 0), (True, 0), (False, 1), (True, 3), (False, -2), (True, 64), (False, -64)]
 rules = pytest.mark.parametrize("pow2, margin", RULES)
 

@@ -6,11 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 
-from cases import E4M3, E5M2, FORMATS, LARGE_SHAPES, SHAPES, all_codes, fp8, shape_id
-from conftest import assert_matches_reference, assert_same_bytes
+from cases import E4M3, E5M2, LARGE_SHAPES, SHAPES, all_codes, fp8, shape_id
+from conftest import assert_matches_reference, assert_same_bytes, formats
 from layouts import LAYOUTS, fp8_views
 
-formats = pytest.mark.parametrize("fmt", FORMATS.values(), ids=FORMATS)
 
 
 @formats

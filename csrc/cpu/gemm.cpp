@@ -69,7 +69,7 @@ void multiply_panels(const Context& context, const GemmArgs& args, const RowEpil
   const int64_t work = (tile_m + tile_n) * k + tile_m * tile_n * k / kProductsPerElement;
   parallel_for(context, tiles, work, [&](int64_t begin, int64_t end) {
     Workspace workspace(Workspace::bytes<T>(tile_m * depth) + Workspace::bytes<T>(tile_n * depth) +
-                    Workspace::bytes<float>(tile_m * tile_n));
+                        Workspace::bytes<float>(tile_m * tile_n));
     T* a = workspace.take<T>(tile_m * depth);
     T* b = workspace.take<T>(tile_n * depth);
     float* c = workspace.take<float>(tile_m * tile_n);

@@ -21,13 +21,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from ._checks import check, check_scaling, check_types, written
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 _ops = torch.ops.transcast
-_OPTIONAL = ("bias", "aux", "out")
-_DEVICES = ("cpu", "cuda", "meta")  # meta tensors give meta tensors
 
 
 class Cast(NamedTuple):
@@ -77,48 +76,9 @@ class GemmFp8(NamedTuple):
     amax: Tensor
 
 
-def _check_types(op: str, **arguments: tuple[object, type]) -> None:
-    for name, (value, expected) in arguments.items():
-        if type(value) is not expected:
-            raise TypeError(f"transcast.{op}: {name} must be of type {expected.__name__}, got {type(value).__name__}")
-
-
-def _check_scaling(op: str, pow2: object, margin: object) -> None:
-    _check_types(op, pow2=(pow2, bool), margin=(margin, int))
-    if abs(margin) > 64:
-        raise ValueError(f"transcast.{op}: margin must be between -64 and 64, got {margin}")
-
-
-def _check(op: str, dtype: object = torch.float32, **tensors: object) -> None:
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"transcast.{op}: dtype must be a torch.dtype, got {type(dtype).__name__}")
-    grad = torch.is_grad_enabled()
-    for name, value in tensors.items():
-        if value is None and name in _OPTIONAL:
-            continue
-        if not isinstance(value, Tensor):
-            raise TypeError(f"transcast.{op}: {name} must be a Tensor, got {type(value).__name__}")
-        if value.layout is not torch.strided or value.device.type not in _DEVICES:
-            where = f"{value.layout} on {value.device}"
-            raise ValueError(f"transcast.{op}: {name} must be a dense tensor on the CPU or a CUDA device, got {where}")
-        if grad and value.requires_grad:
-            raise RuntimeError(
-                f"transcast.{op} has no autograd, and {name} requires grad: use transcast.linear, or call it inside "
-                "a torch.autograd.Function of your own (or under torch.no_grad())"
-            )
-        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None:
-            raise RuntimeError(f"transcast.{op} has no forward-mode derivative, and {name} carries a tangent")
-
-
-def _written(*tensors: Tensor | None) -> None:
-    # torch has to learn of writes that it did not make, or what it saved for backward is wrong without notice.
-    if not torch.compiler.is_compiling():
-        torch.autograd.graph.increment_version([t for t in tensors if t is not None and not t.is_inference()])
-
-
 def amax(x: Tensor) -> Tensor:
     """Largest ``|x|`` as FP32 of shape (): NaN if x holds a NaN, Inf if it holds Inf and no NaN, 0 if it is empty."""
-    _check("amax", x=x)
+    check("amax", x=x)
     return _ops.amax(x)
 
 
@@ -127,7 +87,7 @@ def cast(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Cast:
 
     Returns ``q`` (shape of x), ``scale_inv`` (), ``amax`` (). ``q = fp8(float(x) * scale)``.
     """
-    _check("cast", dtype, x=x, scale=scale)
+    check("cast", dtype, x=x, scale=scale)
     return Cast(*_ops.cast(x, scale, dtype))
 
 
@@ -136,7 +96,7 @@ def cast_transpose(x: Tensor, scale: Tensor, dtype: torch.dtype) -> CastTranspos
 
     Returns ``q`` (shape of x), ``scale_inv`` (), ``q_t`` (C, ceil16(R)), ``amax`` (). x needs at least one dim.
     """
-    _check("cast_transpose", dtype, x=x, scale=scale)
+    check("cast_transpose", dtype, x=x, scale=scale)
     return CastTranspose(*_ops.cast_transpose(x, scale, dtype))
 
 
@@ -146,7 +106,7 @@ def cast_transpose_dbias(x: Tensor, scale: Tensor, dtype: torch.dtype) -> CastTr
     Returns ``q``, ``scale_inv``, ``q_t``, ``dbias`` (C,) FP32, ``amax``. ``dbias`` is the sum over R of the unscaled x,
     accumulated in FP32 in an order that depends on the shape alone: the same bits from run to run.
     """
-    _check("cast_transpose_dbias", dtype, x=x, scale=scale)
+    check("cast_transpose_dbias", dtype, x=x, scale=scale)
     return CastTransposeDbias(*_ops.cast_transpose_dbias(x, scale, dtype))
 
 
@@ -157,8 +117,8 @@ def quantize(x: Tensor, dtype: torch.dtype, *, pow2: bool = False, margin: int =
     a power of two with ``pow2``; 1 where amax is 0, Inf or NaN. ``margin`` (-64 to 64) leaves headroom.
     Returns ``q`` (shape of x) and ``scale_inv`` ().
     """
-    _check("quantize", dtype, x=x)
-    _check_scaling("quantize", pow2, margin)
+    check("quantize", dtype, x=x)
+    check_scaling("quantize", pow2, margin)
     return Quantized(*_ops.quantize(x, dtype, pow2, margin))
 
 
@@ -168,8 +128,8 @@ def quantize_transpose(x: Tensor, dtype: torch.dtype, *, pow2: bool = False, mar
     Returns ``q`` (shape of x), ``scale_inv`` (), ``q_t`` (C, ceil16(R)), ``scale_inv_t`` () which belongs to ``q_t``
     (equal to ``scale_inv`` for one scale per tensor). x needs at least one dim.
     """
-    _check("quantize_transpose", dtype, x=x)
-    _check_scaling("quantize_transpose", pow2, margin)
+    check("quantize_transpose", dtype, x=x)
+    check_scaling("quantize_transpose", pow2, margin)
     return QuantizedTranspose(*_ops.quantize_transpose(x, dtype, pow2, margin))
 
 
@@ -180,20 +140,20 @@ def quantize_transpose_dbias(
 
     Returns ``q``, ``scale_inv``, ``q_t``, ``scale_inv_t``, ``dbias`` (C,) FP32 as in ``cast_transpose_dbias``.
     """
-    _check("quantize_transpose_dbias", dtype, x=x)
-    _check_scaling("quantize_transpose_dbias", pow2, margin)
+    check("quantize_transpose_dbias", dtype, x=x)
+    check_scaling("quantize_transpose_dbias", pow2, margin)
     return QuantizedTransposeDbias(*_ops.quantize_transpose_dbias(x, dtype, pow2, margin))
 
 
 def dequantize(q: Tensor, scale_inv: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """``float(q) * scale_inv`` in FP32, rounded once to ``dtype`` (FP32, BF16 or FP16); shape of q, contiguous."""
-    _check("dequantize", dtype, q=q, scale_inv=scale_inv)
+    check("dequantize", dtype, q=q, scale_inv=scale_inv)
     return _ops.dequantize(q, scale_inv, dtype)
 
 
 def transpose(q: Tensor) -> Tensor:
     """FP8 (R, C) -> (C, ceil16(R)), the padding zero: the ``q_t`` of data that is in FP8 already. q needs one dim."""
-    _check("transpose", q=q)
+    check("transpose", q=q)
     return _ops.transpose(q)
 
 
@@ -225,9 +185,9 @@ def gemm(
     A NaN in either operand or scale reaches y; K = 0 gives zeros (plus bias). Scales are applied one after the other:
     where ``acc * a_scale_inv`` alone leaves FP32's range (amax of a beyond some 1e33), so does y.
     """
-    _check("gemm", out_dtype, a=a, b=b, a_scale_inv=a_scale_inv, b_scale_inv=b_scale_inv, bias=bias, aux=aux, out=out)
+    check("gemm", out_dtype, a=a, b=b, a_scale_inv=a_scale_inv, b_scale_inv=b_scale_inv, bias=bias, aux=aux, out=out)
     name = "none" if epilogue is None else epilogue
-    _check_types(
+    check_types(
         "gemm", epilogue=(name, str), accumulate=(accumulate, bool), fast_accum=(fast_accum, bool)
     )
     saves = name == "gelu_tanh" and aux is not None
@@ -239,9 +199,9 @@ def gemm(
         if a.dim() == 0 or b.dim() != 2:
             raise ValueError(f"transcast.gemm: b must be [N, K], a [..., K], got {tuple(b.shape)}, {tuple(a.shape)}")
         out = a.new_empty((*a.shape[:-1], b.shape[0]), dtype=out_dtype)
-    read, written = (None, aux) if saves else (aux, None)
-    _ops.gemm_out(a, b, a_scale_inv, b_scale_inv, bias, name, read, fast_accum, accumulate, out, written)
-    _written(out, written)
+    read, saved = (None, aux) if saves else (aux, None)
+    _ops.gemm_out(a, b, a_scale_inv, b_scale_inv, bias, name, read, fast_accum, accumulate, out, saved)
+    written(out, saved)
     return out
 
 
@@ -264,7 +224,7 @@ def gemm_fp8(
     everywhere), ``amax`` () of y before scaling. ``epilogue`` is ``None``, ``"relu"`` or ``"gelu_tanh"``; ``aux``
     (..., N) then takes gelu's argument. A bias is rounded to BF16, or stays FP16 if it is FP16.
     """
-    _check(
+    check(
         "gemm_fp8",
         dtype,
         a=a,
@@ -276,7 +236,7 @@ def gemm_fp8(
         aux=aux,
     )
     name = "none" if epilogue is None else epilogue
-    _check_types("gemm_fp8", epilogue=(name, str), fast_accum=(fast_accum, bool))
+    check_types("gemm_fp8", epilogue=(name, str), fast_accum=(fast_accum, bool))
     result = _ops.gemm_fp8(a, b, a_scale_inv, b_scale_inv, out_scale, bias, name, dtype, fast_accum, aux)
-    _written(aux)
+    written(aux)
     return GemmFp8(*result)

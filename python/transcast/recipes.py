@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_MAX_MARGIN = 64  # of the ops, which would refuse more only once data comes
+from ._checks import MAX_MARGIN
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Tensorwise:
             raise TypeError(f"Tensorwise: pow2 must be a bool, got {self.pow2!r}")
         if not isinstance(self.margin, int) or isinstance(self.margin, bool):
             raise TypeError(f"Tensorwise: margin must be an int, got {self.margin!r}")
-        if not 0 <= self.margin <= _MAX_MARGIN:
-            raise ValueError(f"Tensorwise: margin must be from 0 to {_MAX_MARGIN}, got {self.margin}")
+        if not 0 <= self.margin <= MAX_MARGIN:
+            raise ValueError(f"Tensorwise: margin must be from 0 to {MAX_MARGIN}, got {self.margin}")
 
 
 _DEFAULTS = {"tensorwise": Tensorwise()}

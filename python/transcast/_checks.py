@@ -1,0 +1,52 @@
+"""What the public wrappers check before an op is called, and tell torch after it has written.
+
+The ops themselves refuse wrong dtypes, shapes and values; here is what their schemas would answer with an error of
+torch's, and what only Python can see.
+"""
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+MAX_MARGIN = 64  # the ops', stated here too because an int beyond 64 bits does not reach them
+_OPTIONAL = ("bias", "aux", "out")
+_DEVICES = ("cpu", "cuda", "meta")  # meta tensors give meta tensors
+
+
+def check_types(op: str, **arguments: tuple[object, type]) -> None:
+    for name, (value, expected) in arguments.items():
+        if type(value) is not expected:
+            raise TypeError(f"transcast.{op}: {name} must be of type {expected.__name__}, got {type(value).__name__}")
+
+
+def check_scaling(op: str, pow2: object, margin: object) -> None:
+    check_types(op, pow2=(pow2, bool), margin=(margin, int))
+    if abs(margin) > MAX_MARGIN:
+        raise ValueError(f"transcast.{op}: margin must be between -{MAX_MARGIN} and {MAX_MARGIN}, got {margin}")
+
+
+def check(op: str, dtype: object = torch.float32, **tensors: object) -> None:
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"transcast.{op}: dtype must be a torch.dtype, got {type(dtype).__name__}")
+    grad = torch.is_grad_enabled()
+    for name, value in tensors.items():
+        if value is None and name in _OPTIONAL:
+            continue
+        if not isinstance(value, Tensor):
+            raise TypeError(f"transcast.{op}: {name} must be a Tensor, got {type(value).__name__}")
+        if value.layout is not torch.strided or value.device.type not in _DEVICES:
+            where = f"{value.layout} on {value.device}"
+            raise ValueError(f"transcast.{op}: {name} must be a dense tensor on the CPU or a CUDA device, got {where}")
+        if grad and value.requires_grad:
+            raise RuntimeError(
+                f"transcast.{op} has no autograd, and {name} requires grad: use transcast.linear, or call it inside "
+                "a torch.autograd.Function of your own (or under torch.no_grad())"
+            )
+        if forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None:
+            raise RuntimeError(f"transcast.{op} has no forward-mode derivative, and {name} carries a tangent")
+
+
+def written(*tensors: Tensor | None) -> None:
+    # torch has to learn of writes that it did not make, or what it saved for backward is wrong without notice.
+    if not torch.compiler.is_compiling():
+        torch.autograd.graph.increment_version([t for t in tensors if t is not None and not t.is_inference()])
