@@ -89,6 +89,19 @@ def into_fp8(op: str, shape: tuple[int, ...], dtype: str) -> Row:
     return memory_row(op, shape, dtype, x, lambda: ours(x, *given, tc.E4M3), others)
 
 
+def swiglu(op: str, shape: tuple[int, ...], dtype: str) -> Row:
+    """swiglu into FP8, and its gradient; gate and up are tensors of their own."""
+    gradient = op.startswith("dact")
+    fmt = tc.E5M2 if gradient else tc.E4M3
+    operands = [torch.randn(shape).to(cases.DTYPES[dtype]) for _ in range(3 if gradient else 2)]
+    *others, up = operands
+    composite, ours = getattr(peers, op), getattr(tc, op)
+    contenders = [peers.eager(composite, *operands, fmt), peers.compiled(composite, *operands, fmt)]
+    row = memory_row(op, shape, dtype, up, lambda: ours(*others, fmt, act="swiglu", up=up), contenders)
+    row.work += size(*others)
+    return row
+
+
 def dequantize(op: str, shape: tuple[int, ...], dtype: str) -> Row:
     q, scale_inv = tc.quantize(torch.randn(shape), tc.E4M3)
     to = cases.DTYPES[dtype]
@@ -168,6 +181,7 @@ def decode(op: str, shape: tuple[int, ...], dtype: str) -> Row:
 BUILDERS: dict[str, Callable[[str, tuple[int, ...], str], Row]] = {
     "amax": amax,
     **dict.fromkeys(("cast", "cast_transpose", "quantize", "quantize_transpose"), into_fp8),
+    **dict.fromkeys(("act_quantize_transpose", "dact_quantize_transpose_dbias"), swiglu),
     "dequantize": dequantize,
     "gemm": gemm,
     **dict.fromkeys(("linear_64", "linear_1024", "linear_2048"), linear),

@@ -10,9 +10,9 @@
 
 namespace transcast {
 
-// What a backend gets from its caller: torch's own thread pool and BLAS on the CPU, so that thread settings are
-// honoured and no second runtime is loaded.
-struct Context {
+// What the CPU backend gets from its caller: torch's own thread pool and BLAS, so that thread settings are honoured and
+// no second runtime is loaded.
+struct CpuContext {
   using Range = void (*)(int64_t begin, int64_t end, void* state);
   // Calls range on disjoint pieces that cover [0, n), on one thread if n <= grain.
   void (*parallel_for)(int64_t n, int64_t grain, Range range, void* state);
@@ -24,6 +24,22 @@ struct Context {
   void (*bf16_gemm)(int64_t m, int64_t n, int64_t k, const uint16_t* a, int64_t lda, const uint16_t* b, int64_t ldb,
                     bool accumulate, float* c, int64_t ldc);
 };
+
+// What the CUDA backend gets: the device (already current), torch's stream on it, and memory.
+struct CudaContext {
+  int device;
+  void* stream;  // cudaStream_t
+  // Device memory that lives until the op returns and is reused in stream order afterwards: torch's caching allocator.
+  void* (*allocate)(int64_t bytes, void* state);
+  void* state;
+};
+
+// One library holds one backend.
+#if defined(TRANSCAST_CUDA_BACKEND)
+using Context = CudaContext;
+#else
+using Context = CpuContext;
+#endif
 
 // High-precision matrix: element (r, c) is data[r * stride + c].
 struct Matrix {
@@ -45,19 +61,35 @@ struct AmaxArgs {
 };
 void amax(const Context&, const AmaxArgs&);
 
-// What every quantizing op reads and writes. Null outputs are not computed.
+// What is done to x before it is cast.
+enum class Act : int { none, gelu_tanh, silu, swiglu };
+
+// What every quantizing op reads and writes. Null outputs are not computed. With `act` the value that is cast is
+//   act(x), or silu(x) * up for swiglu, [rows, cols];
+// and if there is a gradient g, the gradient of that:
+//   g * act'(x), or for swiglu both gradients side by side, [rows, 2 cols]: (g * silu'(x)) * up | g * silu(x).
+// x, up and g share their dtype and shape. All of it in FP32, with core/act.h's sequence of operations.
 struct CastArgs {
   Matrix x;
   Format format;
-  uint8_t* q;        // [rows, cols]
-  uint8_t* q_t;      // [cols, round_up(rows, 16)], padding zeroed; or null
-  float* dbias;      // [cols], column sums of x; or null
-  float* scale_inv;  // [1]
+  uint8_t* q;        // [rows, out_cols()]
+  uint8_t* q_t;      // [out_cols(), round_up(rows, 16)], padding zeroed; or null
+  float* dbias;      // [out_cols()], column sums of what is cast, before scaling; or null
+  float* scale_inv;    // [1]
+  float* scale_inv_t;  // [1], belongs to q_t; or null
+  Act act;
+  Matrix up;      // swiglu only
+  bool gradient;  // g is there
+  Matrix g;
+
+  int64_t out_cols() const { return gradient && act == Act::swiglu ? 2 * x.cols : x.cols; }
 };
 // The scale is given; amax [1] of the unscaled data comes out.
 void cast(const Context&, const CastArgs&, const float* scale, float* amax);
-// Current scaling: the scale is made from the data's own amax. scale_inv_t [1] belongs to q_t; null without it.
-void quantize(const Context&, const CastArgs&, ScaleRule, float* scale_inv_t);
+// Current scaling: the scale is made from the data's own amax.
+void quantize(const Context&, const CastArgs&, ScaleRule);
+// quantize for each of n matrices, none of them with act or dbias.
+void multi_quantize(const Context&, const CastArgs*, int64_t n, ScaleRule);
 
 struct DequantizeArgs {
   Codes q;

@@ -41,7 +41,8 @@ def gemm_bound(
 ) -> tuple[Tensor, Tensor]:
     """Largest |computed - exact| of a GEMM's output and of its pre-activation, both FP64 [..., N].
 
-    ``y`` and ``pre`` are the exact results of ``reference.gemm_fp64``, ``added_to`` is what accumulate adds.
+    ``y`` and ``pre`` are the exact results of ``reference.gemm_fp64``, ``added_to`` is what accumulate has added to
+    ``y``.
 
     Derivation, u = 2**-24. Products of two FP8 values have at most 8 significant bits: exact in FP32. Each
     meets at most K - 1 additions, whatever the order of summation, two scalings, and the additions of
@@ -78,6 +79,23 @@ def gemm_bound(
 def _rounded(error: Tensor, exact: Tensor, out_dtype: torch.dtype) -> Tensor:
     info = torch.finfo(torch.float32 if out_dtype.itemsize == 1 else out_dtype)
     return error + info.eps / 2 * (exact.abs() + error) + info.smallest_normal * info.eps / 2
+
+
+# Largest |computed - exact| of FP32 activations, as (times |exact|, times |x|, absolute). Derivation, in units
+# of u. exp: the reduced argument r is within 1/2 of exact, the last product and sum of the polynomial round once
+# each (those before count by r / 2 and less), the series' remainder is 1/8: below 4. sigmoid: exp's 4, an
+# addition, a division: 6. Where exp(-x) overflows, sigmoid and silu are 0 instead of less than 2^-121. silu: one
+# product more. gelu_tanh: the error of exp's argument z is 4 |z| and moves sigmoid by its slope,
+# |z| s (1 - s) < 0.23: 8 |x| in all. dsilu: 1 - s has the error of s, at most 1.5 where it counts, times
+# |x| < 17.4, beyond which s is 1; the other roundings add less than 5. dgelu_tanh: as dgelu in gemm_bound.
+ACT_BOUNDS = {
+    "exp": (4 * U32, 0.0, 2.0**-149),
+    "sigmoid": (6 * U32, 0.0, 2.0**-121),
+    "silu": (7 * U32, 0.0, 2.0**-121),
+    "gelu_tanh": (0.0, GELU_ERROR, 2.0**-121),
+    "dsilu": (0.0, 0.0, 32 * U32),
+    "dgelu_tanh": (0.0, 0.0, DGELU_ERROR),
+}
 
 
 def sum_bound(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from itertools import product
 
 import torch
 
-from bounds import gemm_bound, sum_bound
+from bounds import ACT_BOUNDS, gemm_bound, sum_bound
 from values import (
     E4M3,
     E5M2,
@@ -26,9 +26,13 @@ from values import (
 )
 
 __all__ = [
+    "ACTS",
+    "ACT_BOUNDS",
+    "ACT_OPS",
     "BENCHMARKS",
     "CASE_IDS",
     "CAST_OPS",
+    "DACT_OPS",
     "DEFERRED",
     "DEFERRED_PARTS",
     "DTYPES",
@@ -41,6 +45,7 @@ __all__ = [
     "GEMM_SHAPES",
     "LARGE_GEMM_SHAPES",
     "LARGE_SHAPES",
+    "OPERATOR_SHAPES",
     "OUTPUTS",
     "QUANTIZE_OPS",
     "SCALES",
@@ -72,6 +77,13 @@ OUTPUTS = {
     "quantize": ("q", "scale_inv"),
     "quantize_transpose": ("q", "scale_inv", "q_t", "scale_inv_t"),
     "quantize_transpose_dbias": ("q", "scale_inv", "q_t", "scale_inv_t", "dbias"),
+    "multi_quantize_transpose": ("q", "scale_inv", "q_t", "scale_inv_t"),
+    "act_cast": ("q", "scale_inv", "amax"),
+    "act_cast_transpose": ("q", "scale_inv", "q_t", "amax"),
+    "act_quantize": ("q", "scale_inv"),
+    "act_quantize_transpose": ("q", "scale_inv", "q_t", "scale_inv_t"),
+    "dact_cast_transpose_dbias": ("q", "scale_inv", "q_t", "dbias", "amax"),
+    "dact_quantize_transpose_dbias": ("q", "scale_inv", "q_t", "scale_inv_t", "dbias"),
     "dequantize": ("y",),
     "transpose": ("q_t",),
     "gemm": ("y",),
@@ -80,6 +92,9 @@ OUTPUTS = {
 }
 CAST_OPS = ["cast", "cast_transpose", "cast_transpose_dbias"]
 QUANTIZE_OPS = ["quantize", "quantize_transpose", "quantize_transpose_dbias"]
+ACTS = ["gelu_tanh", "silu", "swiglu"]
+ACT_OPS = ["act_cast", "act_cast_transpose", "act_quantize", "act_quantize_transpose"]
+DACT_OPS = ["dact_cast_transpose_dbias", "dact_quantize_transpose_dbias"]
 
 # --- shapes ---------------------------------------------------------------------------------------
 
@@ -91,6 +106,8 @@ SHAPES = [
 ]  # fmt: skip
 # More elements than a backend may keep in caches, ragged and not.
 LARGE_SHAPES = [(2049, 2080), (2048, 2112)]
+# Operator shapes of transformers in full.
+OPERATOR_SHAPES = [(2048, 12288), (768, 1024), (256, 65536), (65536, 128), (1481, 677)]
 # (M, N, K): one to a few rows, ragged sides, more than the 512 x 512 x 2048 that fit one panel on each side.
 GEMM_SHAPES = [
     (1, 1, 1), (1, 16, 16), (7, 15, 33), (17, 24, 712), (50, 33, 8), (64, 64, 64), (129, 130, 131),
@@ -126,9 +143,13 @@ SCALES = {
 
 # --- what a backend cannot run --------------------------------------------------------------------
 
-# {(backend, case): reason}, where case is the name of a test, or of a test and its parameters.
+# {(backend, case): reason}, where case is a file of tests, a test, or the beginning of a test with its parameters.
 _UNCHECKED = (
     "arguments are not checked on CUDA tensors in this version: the plain-torch reference serves them"
+)
+_OWN_OPS = "what is tested here calls torch.ops.transcast, whichever backend a run has"
+_OWN_OPS_FILES = (
+    "compile fakes linear linear_autograd linear_cache linear_loading linear_main_grad linear_training linear_weights"
 )
 UNSUPPORTED: dict[tuple[str, str], str] = {
     ("cuda", "test_wrong_argument"): _UNCHECKED,
@@ -136,6 +157,13 @@ UNSUPPORTED: dict[tuple[str, str], str] = {
     ("cuda", "test_S5_data_between_elements_is_refused"): "torch aligns what it copies to a CUDA device",
     ("cuda", "test_bytes_on_each_instruction_set"): "instruction sets are the CPU backend's",
     ("emu", "test_bytes_on_each_instruction_set"): "instruction sets are the CPU backend's",
+    ("emu", "test_bytes_operator_shapes"): "too large to emulate; their small cousins run",
+    ("emu", "test_S7_amax_over_2_31_elements"): "too large to emulate; far apart rows run",
+    ("emu", "test_S7_transpose_of_over_2_31_elements"): "too large to emulate; far apart rows run",
+    ("emu", "test_thread_counts_change_nothing"): "the emulator runs on one thread",
+    ("emu", "test_flush_denormal_changes_nothing"): "slow to emulate; test_emu.py has a short one",
+    ("emu", "test_a_device_without_kernels_is_refused_by_name"): "its ops have their own name",
+    **{("emu", f"test_{file}.py"): _OWN_OPS for file in _OWN_OPS_FILES.split()},
 }
 
 # --- public bug reports, by id --------------------------------------------------------------------
@@ -157,7 +185,6 @@ DEFERRED_PARTS: dict[str, str] = {
     "V4": "only the row with the NaN shows it: needs row scales",
     "V7": "scales of blocks: need the mxfp8 and blockwise recipes; the scales of tensors are tested",
     "S6": "M = 8352 with row scales: needs them; 8352 rows under one scale are tested",
-    "S7": "the index function of kernels on the host: needs the CUDA kernels",
     "L4": "amax histories: need the delayed recipe",
     "L13": "amax histories: need the delayed recipe",
     "G3": "uint8 views for gloo: need FP8 communication; 4 ranks: tests use 2",
@@ -178,6 +205,7 @@ BENCHMARKS: list[dict] = [
         [(4096, 4096), (1024, 1024)],
         "bf16",
     ),
+    *_rows("act_quantize_transpose dact_quantize_transpose_dbias", [(4096, 4096)], "bf16"),  # swiglu
     *_rows("dequantize", [(4096, 4096), (1024, 1024)], "fp32"),
     *_rows("gemm", [(1024, 1024, 1024), (2048, 2048, 2048), (8, 4096, 4096)], "fp32"),
     *_rows("linear_64", [(64, 64, 64)], "fp32 bf16"),

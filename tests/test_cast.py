@@ -14,6 +14,7 @@ from cases import (
     E4M3,
     E5M2,
     LARGE_SHAPES,
+    OPERATOR_SHAPES,
     SCALES,
     SHAPES,
     SPECIAL_VALUES,
@@ -43,6 +44,12 @@ def test_bytes_shapes(backend, op, shape, dtype, fmt):
 @pytest.mark.parametrize("shape", LARGE_SHAPES, ids=shape_id)
 def test_bytes_large(backend, op, shape, dtype, fmt):
     assert_matches_reference(backend, op, normal(shape, dtype), scalar(1.7), fmt)
+
+
+@pytest.mark.parametrize("shape", OPERATOR_SHAPES, ids=shape_id)
+def test_bytes_operator_shapes(backend, shape):
+    x = normal(shape, torch.bfloat16)
+    assert_matches_reference(backend, "cast_transpose_dbias", x, scalar(1.7), E5M2)
 
 
 @formats

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import transcast as tc
-from cases import CAST_OPS, E4M3, E5M2, OUTPUTS, QUANTIZE_OPS, fp8, normal, scalar
-from conftest import assert_same_bytes
+from cases import ACT_OPS, CAST_OPS, DACT_OPS, E4M3, E5M2, OUTPUTS, QUANTIZE_OPS, fp8, normal, scalar
+from conftest import assert_same_bytes, moved
 
 X, ONE = normal((4, 6), torch.float32), scalar(1.0)
 A, B = fp8((4, 32), E4M3, 1), fp8((6, 32), E4M3, 2)
@@ -52,12 +52,57 @@ WRONG = [
     *[(op, dict(x=X, dtype=E4M3, margin=65), "margin", "64", "65") for op in QUANTIZE_OPS],
     *[(op, dict(x=X, dtype=E4M3, margin=-65), "margin", "-64", "-65") for op in QUANTIZE_OPS],
     *[(op, dict(x=X[0, 0], dtype=E4M3), "x", "dimension", "()") for op in QUANTIZE_OPS[1:]],
+    ("multi_quantize_transpose", dict(xs=[X, X.int()], dtype=E4M3), r"xs\[1\]", "bfloat16", "int32"),
+    ("multi_quantize_transpose", dict(xs=[X[0, 0], X], dtype=E4M3), r"xs\[0\]", "dimension", "()"),
+    ("multi_quantize_transpose", dict(xs=[X], dtype=F16), "dtype", "float8_e4m3fn", "float16"),
+    ("multi_quantize_transpose", dict(xs=[X], dtype=E4M3, margin=65), "margin", "64", "65"),
     ("dequantize", dict(q=X, scale_inv=ONE, dtype=F32), "q", "float8_e5m2", "float32"),
     *[("dequantize", dict(q=A, scale_inv=s, dtype=F32), "scale_inv", *words) for s, *words in BAD_SCALES],
     ("dequantize", dict(q=A, scale_inv=ONE, dtype=E4M3), "dtype", "float32", "float8_e4m3fn"),
     ("transpose", dict(q=X.to(torch.uint8)), "q", "float8_e4m3fn", "uint8"),
     ("transpose", dict(q=A[0, 0]), "q", "dimension", "()"),
 ]  # fmt: skip
+
+
+def act_call(op, **changes):
+    """Right arguments, but for the changes: x is [gate | up], so that g and up have half its columns."""
+    args = dict(x=X, dtype=E4M3, act="swiglu", up=None)
+    args |= dict(scale=ONE) if "cast" in op else {}
+    args |= dict(g=X[:, :3]) if op in DACT_OPS else {}
+    return args | changes
+
+
+WRONG_ACT = [
+    (dict(x=X.double()), "x", "bfloat16", "float64"),
+    (dict(x=A), "x", "float16", "float8_e4m3fn"),
+    (dict(x=X[:, :5]), "x", "[gate | up]", "(4, 5)"),
+    (dict(x=X[0, 0]), "x", "dimension", "()"),
+    (dict(dtype=F16), "dtype", "float8_e4m3fn", "float16"),
+    (dict(act="gelu"), "act", "gelu_tanh, silu or swiglu", "got gelu"),
+    (dict(act="silu", up=X), "up", "swiglu", "silu"),
+    (dict(up=X[:, :5]), "up", "(4, 6)", "(4, 5)"),
+    (dict(up=X[0]), "up", "(4, 6)", "(6,)"),
+    (dict(up=X.half()), "up", "float32", "float16"),
+]
+WRONG_G = [
+    (dict(g=X), "g", "(4, 3)", "(4, 6)"),
+    (dict(g=X[:3, :3]), "g", "(4, 3)", "(3, 3)"),
+    (dict(g=X, act="gelu_tanh", x=X[:, :5]), "g", "(4, 5)", "(4, 6)"),
+    (dict(g=X[:, :3].half()), "g", "float32", "float16"),
+    (dict(g=X[:, :3].to(torch.int8)), "g", "float32", "int8"),
+]
+WRONG += [(op, act_call(op, **c), *rest) for op in (*ACT_OPS, *DACT_OPS) for c, *rest in WRONG_ACT]
+WRONG += [(op, act_call(op, **changes), *rest) for op in DACT_OPS for changes, *rest in WRONG_G]
+WRONG += [
+    (op, act_call(op, scale=scale), "scale", *words)
+    for op in (ACT_OPS[0], ACT_OPS[1], DACT_OPS[0])
+    for scale, *words in BAD_SCALES
+]
+WRONG += [
+    (op, act_call(op, margin=margin), "margin", "64", str(margin))
+    for op in (ACT_OPS[2], ACT_OPS[3], DACT_OPS[1])
+    for margin in (65, -65)
+]
 WRONG_OPERANDS = [
     (dict(a=X), "a", "float8_e4m3fn", "float32"),
     (dict(b=X), "b", "float8_e5m2", "float32"),
@@ -114,14 +159,10 @@ WRONG += [("gemm_out", out_args(**changes), *rest) for changes, *rest in WRONG_O
 WRONG += [("gemm_fp8", fp8_args(**changes), *rest) for changes, *rest in WRONG_FP8]
 
 
-def moved(args, device):
-    return {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in args.items()}
-
-
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: f"{case[0]}-{case[2]}-{case[4]}")
 def test_wrong_argument(backend, case):
     op, args, argument, expected, got = case
-    args = moved(args, backend.device)
+    args = dict(zip(args, moved(list(args.values()), backend.device)))
     outputs = {
         name: args[name].clone() for name in ("out", "aux_out") if isinstance(args.get(name), torch.Tensor)
     }
@@ -181,6 +222,11 @@ WITH_GRAD = {
     "amax": lambda: tc.amax(leaf((4, 6))),
     **{op: lambda op=op: getattr(tc, op)(leaf((4, 6)), ONE, E4M3) for op in CAST_OPS},
     **{op: lambda op=op: getattr(tc, op)(leaf((4, 6)), E4M3) for op in QUANTIZE_OPS},
+    "multi_quantize_transpose": lambda: tc.multi_quantize_transpose([X, leaf((4, 6))], E4M3),
+    **{op: lambda op=op: getattr(tc, op)(leaf((4, 6)), ONE, E4M3, act="silu") for op in ACT_OPS[:2]},
+    **{op: lambda op=op: getattr(tc, op)(X, E4M3, act="swiglu", up=leaf((4, 6))) for op in ACT_OPS[2:]},
+    DACT_OPS[0]: lambda: tc.dact_cast_transpose_dbias(leaf((4, 6)), X, ONE, E5M2, act="silu"),
+    DACT_OPS[1]: lambda: tc.dact_quantize_transpose_dbias(X, leaf((4, 6)), E5M2, act="silu"),
     "dequantize": lambda: tc.dequantize(A, leaf((1,))),
     "transpose": lambda: tc.transpose(leaf((4, 6)).detach().to(E4M3).requires_grad_()),
     "gemm": lambda: tc.gemm(A, B, ONE, ONE, bias=leaf((6,))),

@@ -7,8 +7,23 @@ import torch
 from torch._dynamo.testing import CompileCounter
 from torch.library import opcheck
 
-from cases import CAST_OPS, DTYPES, E4M3, E5M2, FP8_MAX, OUTPUTS, QUANTIZE_OPS, fp8, normal, scalar
-from conftest import assert_same_bytes
+from act_args import act_args, dact_args, gradient_for
+from cases import (
+    ACT_OPS,
+    ACTS,
+    CAST_OPS,
+    DACT_OPS,
+    DTYPES,
+    E4M3,
+    E5M2,
+    FP8_MAX,
+    OUTPUTS,
+    QUANTIZE_OPS,
+    fp8,
+    normal,
+    scalar,
+)
+from conftest import assert_same_bytes, moved
 
 OPCHECKS = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
@@ -29,6 +44,15 @@ def op_calls() -> list[tuple[str, tuple]]:
         calls += [(op, (x, scalar(1.7), fmt)) for op in CAST_OPS for fmt in (E4M3, E5M2)]
         calls += [(op, (x, fmt, True, 1)) for op in QUANTIZE_OPS for fmt in (E4M3, E5M2)]
         calls += [(op, (x, E4M3)) for op in QUANTIZE_OPS]
+    pair = [normal((5, 6), F32), normal((2, 3, 7), BF16).transpose(0, 1)]
+    for args in ([], E4M3), (pair, E4M3), (pair, E5M2, True, 1):
+        calls.append(("multi_quantize_transpose", args))
+    for x in (normal((5, 6), F32), normal((2, 3, 8), BF16), normal((8, 9), F16).t(), torch.empty(0, 4)):
+        for act, up in [*((act, None) for act in ACTS), ("swiglu", normal(tuple(x.shape), x.dtype, 1))]:
+            if act == "swiglu" and up is None and x.shape[-1] % 2:
+                continue
+            calls += [(op, act_args(op, x, act, up, E4M3)) for op in ACT_OPS]
+            calls += [(op, dact_args(op, gradient_for(x, act, up), x, act, up, E5M2)) for op in DACT_OPS]
     for q in (fp8((5, 6), E4M3), fp8((2, 3, 7), E5M2), fp8((9, 4), E4M3).t(), fp8((0, 4), E4M3)):
         calls += [("dequantize", (q, scalar(0.3), dtype)) for dtype in DTYPES.values()]
         calls.append(("transpose", (q,)))
@@ -49,12 +73,24 @@ def op_calls() -> list[tuple[str, tuple]]:
     return calls
 
 
+def tensors_in(values: list | tuple) -> list[torch.Tensor]:
+    """The tensors among the values and in their lists."""
+    found = []
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+        elif isinstance(value, torch.Tensor):
+            found.append(value)
+    return found
+
+
 def schema_holds(op: torch._ops.OpOverload, args: tuple) -> None:
     """Nothing but what the schema marks is written, and no output shares memory with an input."""
-    tensors = {s.name: a for s, a in zip(op._schema.arguments, args) if isinstance(a, torch.Tensor)}
+    tensors = {
+        s.name + "'" * i: t for s, a in zip(op._schema.arguments, args) for i, t in enumerate(tensors_in([a]))
+    }
     before = {name: t.clone() for name, t in tensors.items()}
-    results = op(*args)
-    results = [results] if isinstance(results, torch.Tensor) else list(results or ())
+    results = tensors_in([op(*args)])
     written = {s.name for s in op._schema.arguments if s.alias_info is not None and s.alias_info.is_write}
     for name, t in tensors.items():
         if name not in written:
@@ -70,12 +106,12 @@ def test_opcheck(backend, op):
     assert calls
     overload = getattr(backend.ops, op).default
     for args in calls:
-        moved = tuple(a.to(backend.device) if isinstance(a, torch.Tensor) else a for a in args)
-        schema_holds(overload, moved)
+        args = moved(args, backend.device)
+        schema_holds(overload, args)
         # opcheck's own schema test multiplies its inputs, which torch cannot do in FP8.
-        takes_fp8 = any(isinstance(a, torch.Tensor) and a.dtype in FP8_MAX for a in args)
+        takes_fp8 = any(a.dtype in FP8_MAX for a in tensors_in(args))
         left_out = {"test_schema"} if takes_fp8 else set()
-        opcheck(overload, moved, test_utils=sorted(set(OPCHECKS) - left_out))
+        opcheck(overload, args, test_utils=sorted(set(OPCHECKS) - left_out))
 
 
 # --- graph counts ---------------------------------------------------------------------------------
@@ -106,12 +142,24 @@ def given_scales(ops, x, weight, grad):
     return wide, wgrad, dbias, amax, q_amax, x8_t, g8, ops.amax(wide)
 
 
+def gated_step(ops, x, weight, grad):
+    """Activations and their gradients, [gate | up] and apart, and weights in a list."""
+    scale = torch.ones((), device=x.device)
+    h8, h_inv, h8_t, amax = ops.act_cast_transpose(x, scale, E4M3, "swiglu", None)
+    a8, _ = ops.act_quantize(grad, E4M3, "swiglu", grad)
+    b8, _, b8_t, _ = ops.act_quantize_transpose(x, E4M3, "gelu_tanh", None)
+    g8, _, g8_t, dbias, _ = ops.dact_cast_transpose_dbias(x[:, :20], x, scale, E5M2, "swiglu", None)
+    d8, _, d8_t, _, sums = ops.dact_quantize_transpose_dbias(grad, grad, E5M2, "silu", None)
+    lists = ops.multi_quantize_transpose([weight, x, grad], E4M3)
+    return h8, h_inv, h8_t, amax, a8, b8, b8_t, g8, g8_t, dbias, d8, d8_t, sums, *tensors_in(lists)
+
+
 def inputs(tokens: int, device: torch.device):
     made = normal((tokens, 40), BF16, 1), normal((24, 40), F32, 2), normal((tokens, 24), BF16, 3)
     return [t.to(device) for t in made]
 
 
-@pytest.mark.parametrize("function", [training_step, given_scales])
+@pytest.mark.parametrize("function", [training_step, given_scales, gated_step])
 @pytest.mark.parametrize("dynamic", ["all_sizes", "tokens"])
 def test_one_graph_for_all_token_counts(backend, function, dynamic):
     torch._dynamo.reset()

@@ -26,6 +26,9 @@ CORE = {
     "bytes_every_pattern[min-dtype0-e4m3] bytes_every_pattern[min-dtype1-e4m3] "
     "bytes_every_pattern[min-dtype0-e5m2] bytes_every_pattern[min-dtype1-e5m2]",
     "quantize": "bytes_every_pattern bytes_any_view S8_transposed_store_equals_plain_transpose",
+    "act": "bytes_every_pattern bytes_every_pattern_of_up bytes_dense_fp32 bytes_any_view "
+    "S8_transposed_store_equals_plain_transpose",
+    "dact": "bytes_every_pattern bytes_dense_fp32 bytes_any_view S8_transposed_store_equals_plain_transpose",
     "dequantize": "bytes_every_code bytes_where_rounding_decides bytes_any_view",
     "transpose": "bytes_every_code bytes_any_view S8_ragged_tiles",
     "gemm": "bytes_every_code_reaches_the_product bound_bias_and_epilogue bound_dgelu bound_any_view "
@@ -73,6 +76,10 @@ def calls() -> list[tuple[str, tuple]]:
         for y in (x, x.t(), normal((1500, 257), dtype)):
             found += [("cast_transpose_dbias", (y, scalar(1.7), E5M2)), ("cast", (y, scalar(2.0**126), E4M3))]
             found += [("quantize_transpose_dbias", (y, E4M3)), ("quantize", (y, E4M3, True))]
+        x, g = normal((1500, 514), dtype), normal((1500, 257), dtype, 1)
+        found.append(("act_quantize_transpose", (x, E4M3, "gelu_tanh")))
+        found.append(("act_cast", (x, scalar(1.7), E5M2, "swiglu")))
+        found.append(("dact_quantize_transpose_dbias", (g, x, E5M2, "swiglu")))
     for fmt in FORMATS.values():
         found += [
             ("transpose", (fp8((1100, 333), fmt),)),
@@ -118,6 +125,8 @@ def test_flush_denormal_changes_nothing(backend, flush_denormal, thread_count):
             ("cast_transpose", (x, scalar(2.0**126), E4M3)),
             ("quantize_transpose", (x, E5M2)),
         ]
+        cases += [("act_cast", (x, scalar(2.0**126), E4M3, "silu")), ("act_quantize", (x, E5M2, "gelu_tanh"))]
+        cases.append(("dact_cast_transpose_dbias", (x, x, scalar(2.0**126), E4M3, "silu")))
         cases += [("quantize", (x[:1, :1], E4M3)), ("cast", (normal((9, 9), dtype), scalar(1e-40), E4M3))]
         cases += [
             ("dequantize", (fp8((40, 41), E5M2), scalar(v), dtype)) for v in (1e-40, 2.0**-126, 2.0**-24)

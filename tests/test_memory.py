@@ -12,7 +12,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from cases import CAST_OPS, DTYPES, E4M3, E5M2, FORMATS, QUANTIZE_OPS, fp8, normal, scalar, shape_id
+from act_args import act_args, dact_args
+from cases import (
+    ACT_OPS,
+    CAST_OPS,
+    DACT_OPS,
+    DTYPES,
+    E4M3,
+    E5M2,
+    FORMATS,
+    QUANTIZE_OPS,
+    fp8,
+    normal,
+    scalar,
+    shape_id,
+)
 from conftest import assert_matches_reference, assert_same_bytes
 
 F32, BF16 = torch.float32, torch.bfloat16
@@ -61,6 +75,10 @@ def touch(where: str) -> None:
                     ops.cast(x, one, fmt)
                     ops.cast_transpose_dbias(x, one, fmt)
                 ops.quantize_transpose_dbias(x, E4M3)
+                ops.act_quantize(x, E4M3, "gelu_tanh")
+                ops.act_cast_transpose(x, one, E4M3, "swiglu", x)
+                ops.dact_quantize_transpose_dbias(x, x, E5M2, "swiglu", x)
+                ops.multi_quantize_transpose([x, one.view(1), x], E5M2)
         for fmt in FORMATS.values():
             full = guarded(fp8(shape, fmt), where)
             for q in (full, full[:, : max(1, shape[1] - 3)], full.t()):
@@ -106,6 +124,7 @@ CALLS = {
     "amax": (DTYPES.values(), ()),
     **{op: (DTYPES.values(), (scalar(1.7), E4M3)) for op in CAST_OPS},
     **{op: (DTYPES.values(), (E5M2,)) for op in QUANTIZE_OPS},
+    **{op: (DTYPES.values(), act_args(op, None, "silu", None, E4M3)[1:]) for op in ACT_OPS},
     "transpose": (FORMATS.values(), ()),
     "dequantize": (FORMATS.values(), (scalar(1.7), BF16)),
 }
@@ -185,6 +204,12 @@ def test_S7_rows_beyond_2_31_elements(backend, dtype):
         assert_matches_reference(backend, op, x, scalar(1.7), E4M3)
     for op in QUANTIZE_OPS:
         assert_matches_reference(backend, op, x, E5M2)
+    for op in ACT_OPS:
+        assert_matches_reference(backend, op, *act_args(op, x, "swiglu", None, E4M3))
+        assert_matches_reference(backend, op, *act_args(op, normal((5, 200), dtype, 1), "swiglu", x, E4M3))
+    for op in DACT_OPS:
+        assert_matches_reference(backend, op, *dact_args(op, x, x, "gelu_tanh", None, E5M2))
+    assert_matches_reference(backend, "multi_quantize_transpose", [x, x], E4M3)
 
 
 def test_S7_fp8_rows_beyond_2_31_elements(backend):

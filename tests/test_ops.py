@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import transcast as tc
-from cases import CAST_OPS, E4M3, E5M2, OUTPUTS, QUANTIZE_OPS, fp8, normal, scalar
+from cases import ACT_OPS, CAST_OPS, DACT_OPS, E4M3, E5M2, OUTPUTS, QUANTIZE_OPS, fp8, normal, scalar
 from conftest import assert_same_bytes
 from gemm_checks import operands
 
@@ -24,6 +24,10 @@ def raw_fp8(bias=None, epilogue="none", dtype=E4M3, fast_accum=False, aux=None):
     return RAW.gemm_fp8(A, B, SA, SB, SCALE, bias, epilogue, dtype, fast_accum, aux)
 
 
+def given(op):
+    return (SCALE,) if "cast" in op else ()
+
+
 BIAS = normal((6,), BF16)
 TUPLES = [
     *[(op, lambda op=op: getattr(tc, op)(X, SCALE, E5M2), (X, SCALE, E5M2)) for op in CAST_OPS],
@@ -31,6 +35,26 @@ TUPLES = [
     *[
         (op, lambda op=op: getattr(tc, op)(X, E4M3, pow2=True, margin=2), (X, E4M3, True, 2))
         for op in QUANTIZE_OPS
+    ],
+    *[
+        (op, lambda op=op: getattr(tc, op)(X, *given(op), E4M3, act="swiglu"), (X, *given(op), E4M3, "swiglu"))
+        for op in ACT_OPS
+    ],
+    *[
+        (
+            op,
+            lambda op=op: getattr(tc, op)(X, X, *given(op), E5M2, act="swiglu", up=X),
+            (X, X, *given(op), E5M2, "swiglu", X),
+        )
+        for op in DACT_OPS
+    ],
+    *[
+        (
+            op,
+            lambda op=op, data=data: getattr(tc, op)(*data, E4M3, act="silu", pow2=True, margin=2),
+            (*data, E4M3, "silu", None, True, 2),
+        )
+        for op, data in ((ACT_OPS[2], [X]), (ACT_OPS[3], [X]), (DACT_OPS[1], [X, X]))
     ],
     ("gemm_fp8", gemm_fp8, (A, B, SA, SB, SCALE, None, "none", E4M3, False, None)),
     (
@@ -120,6 +144,14 @@ def test_gemm_fp8_saves_the_pre_activation():
         (lambda: tc.quantize(X, E4M3, pow2="a"), TypeError, "pow2 must be of type bool, got str"),
         (lambda: tc.quantize(X, E4M3, margin=0.5), TypeError, "margin must be of type int, got float"),
         (lambda: tc.quantize(X, E4M3, margin=2**70), ValueError, "margin must be between -64 and 64"),
+        (lambda: tc.act_cast(X, SCALE, E4M3, act=1), TypeError, "act_cast: act must be of type str, got int"),
+        (lambda: tc.act_quantize(X, E4M3, act="silu", pow2=1), TypeError, "pow2 must be of type bool, got int"),
+        (lambda: tc.act_quantize(X, E4M3, act="tanh"), ValueError, "act must be gelu_tanh, silu or swiglu"),
+        (lambda: tc.act_quantize(X, E4M3, act="swiglu", up=2), TypeError, "up must be a Tensor, got int"),
+        (lambda: tc.dact_quantize_transpose_dbias(None, X, E5M2, act="silu"), TypeError, "g must be a Tensor"),
+        (lambda: tc.multi_quantize_transpose(X, E4M3), TypeError, "xs must be a list of Tensors, got Tensor"),
+        (lambda: tc.multi_quantize_transpose([X, 3], E4M3), TypeError, "xs[1] must be a Tensor, got int"),
+        (lambda: tc.multi_quantize_transpose([X, X.to("meta")], E4M3), ValueError, "must be on one device"),
         (lambda: tc.amax(X.to_sparse()), ValueError, "x must be a dense tensor on the CPU or a CUDA device"),
         (lambda: tc.cast(X, SCALE.to("meta"), E4M3), ValueError, "must be on one device, got cpu, meta"),
         (lambda: tc.gemm(A, B, SA, SB, bias=torch.ones(6, device="meta")), ValueError, "must be on one device"),

@@ -13,10 +13,10 @@ struct Isa {
   const char* name;
   bool supported;
   bool bf16_arithmetic;
-  void (*fill[4])(Kernels&);
+  void (*fill[5])(Kernels&);
 };
 
-#define TRANSCAST_FILL(isa) {isa::fill_cast, isa::fill_transpose, isa::fill_decode, isa::fill_epilogue}
+#define TRANSCAST_FILL(isa) {isa::fill_cast, isa::fill_transpose, isa::fill_decode, isa::fill_epilogue, isa::fill_act}
 
 Kernels table_of(const Isa& isa) {
   Kernels table{};

@@ -4,14 +4,15 @@
 
 #include <cstdint>
 
+#include "backend.h"
 #include "core/dtype.h"
 #include "core/fp8.h"
 
 namespace transcast::cpu {
 
-// Outputs beyond this size are written around the caches. It counts most for transposes, whose lines lie a row apart, too
-// many to stay until they are full: 13.7 ms against 26.3 for quantize_transpose on 4096x4096 BF16 (2026-11, AVX-512, one
-// thread).
+// Outputs beyond this size are written around the caches. It counts most for transposes, whose lines lie a row apart,
+// too many to stay until they are full: 13.7 ms against 26.3 for quantize_transpose on 4096x4096 BF16 (2026-11,
+// AVX-512, one thread).
 constexpr int64_t kStreamBytes = 4 << 20;
 
 // One row of a GEMM's result on its way from accumulators to the output.
@@ -22,6 +23,13 @@ struct EpilogueRow {
   float a_scale_inv, b_scale_inv;
   const float* added;  // previous output for accumulation, or null
   const float* bias;   // or null
+};
+
+// n elements on their way through an activation, all in FP32; what it does not need is null or not written.
+struct ActPiece {
+  const float *x, *up, *g;
+  int64_t n;
+  float* y[2];  // the value, or its gradient; for swiglu's gradient that of the gate, then that of up
 };
 
 struct Kernels {
@@ -65,6 +73,10 @@ struct Kernels {
   void (*relu)(float* x, int64_t n);
   void (*gelu_tanh)(float* x, int64_t n);
   void (*dgelu)(float* x, const float* aux, int64_t n);  // x *= gelu_tanh'(aux)
+
+  // Activations and their gradients, as CastArgs defines them. [act], none is empty
+  void (*act[4])(const ActPiece&);
+  void (*dact[4])(const ActPiece&);
 };
 
 // The kernels of the newest instruction set that both the build and this machine have. TRANSCAST_CPU_ISA=plain, avx2
@@ -81,6 +93,7 @@ const char* compiled_isas();
   void fill_transpose(Kernels&);   \
   void fill_decode(Kernels&);      \
   void fill_epilogue(Kernels&);    \
+  void fill_act(Kernels&);         \
   }
 TRANSCAST_DECLARE_ISA(plain)
 TRANSCAST_DECLARE_ISA(avx2)

@@ -7,12 +7,13 @@ Tensor amax(const Tensor& x) {
   View v;
   const Matrix m = matrix("amax", "x", x, v);
   Tensor out = empty_scalar(x);
-  transcast::amax(context(), {m, data<float>(out)});
+  const Scope scope(x);
+  transcast::amax(scope.context(), {m, data<float>(out)});
   return out;
 }
 
-STABLE_TORCH_LIBRARY_FRAGMENT(transcast, m) { m.def("amax(Tensor x) -> Tensor"); }
-STABLE_TORCH_LIBRARY_IMPL(transcast, CPU, m) { m.impl("amax", TORCH_BOX(&amax)); }
+TRANSCAST_SCHEMAS(m) { m.def("amax(Tensor x) -> Tensor"); }
+TRANSCAST_OPS(m) { m.impl("amax", TORCH_BOX(&amax)); }
 
 }  // namespace
 }  // namespace transcast::ops

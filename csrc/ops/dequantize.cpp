@@ -9,14 +9,15 @@ Tensor dequantize(const Tensor& q, const Tensor& scale_inv, int32_t dtype) {
   const DType out_dtype = high_precision("dequantize", "dtype", dtype);
   const float* scale = scalar("dequantize", "scale_inv", scale_inv, q);
   Tensor y = empty(q, sizes_of(q), dtype);
-  transcast::dequantize(context(), {c, scale, y.mutable_data_ptr(), out_dtype});
+  const Scope scope(q);
+  transcast::dequantize(scope.context(), {c, scale, y.mutable_data_ptr(), out_dtype});
   return y;
 }
 
-STABLE_TORCH_LIBRARY_FRAGMENT(transcast, m) {
+TRANSCAST_SCHEMAS(m) {
   m.def("dequantize(Tensor q, Tensor scale_inv, ScalarType dtype) -> Tensor");
 }
-STABLE_TORCH_LIBRARY_IMPL(transcast, CPU, m) { m.impl("dequantize", TORCH_BOX(&dequantize)); }
+TRANSCAST_OPS(m) { m.impl("dequantize", TORCH_BOX(&dequantize)); }
 
 }  // namespace
 }  // namespace transcast::ops

@@ -137,7 +137,8 @@ Tensor gemm(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv, const T
   Call call("gemm", a, b, a_scale_inv, b_scale_inv, bias, epilogue, out_dtype, fast_accum);
   call.read_aux("gemm", aux, a);
   Tensor out = empty(a, call.out_sizes, out_dtype);
-  transcast::gemm(context(), call.args, out.mutable_data_ptr(), dtype, call.args.b.rows, false);
+  const Scope scope(a);
+  transcast::gemm(scope.context(), call.args, out.mutable_data_ptr(), dtype, call.args.b.rows, false);
   return out;
 }
 
@@ -160,7 +161,8 @@ void gemm_out(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv, const
     check_apart("gemm_out", "out", "aux", span(target),
                 span(matrix, args.a.rows, args.b.rows, args.aux_stride, int64_t(size_of(args.aux_dtype))));
   }
-  transcast::gemm(context(), args, target.data, target.dtype, target.stride, accumulate);
+  const Scope scope(a);
+  transcast::gemm(scope.context(), args, target.data, target.dtype, target.stride, accumulate);
 }
 
 std::tuple<Tensor, Tensor, Tensor> gemm_fp8(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv,
@@ -174,12 +176,13 @@ std::tuple<Tensor, Tensor, Tensor> gemm_fp8(const Tensor& a, const Tensor& b, co
   const float* scale = scalar("gemm_fp8", "out_scale", out_scale, a);
   call.write_aux("gemm_fp8", aux_out, a);
   Tensor q = empty(a, call.out_sizes, dtype), scale_inv = empty_scalar(a), amax = empty_scalar(a);
-  transcast::gemm_fp8(context(), call.args, scale, format, data<uint8_t>(q), data<float>(scale_inv),
+  const Scope scope(a);
+  transcast::gemm_fp8(scope.context(), call.args, scale, format, data<uint8_t>(q), data<float>(scale_inv),
                       data<float>(amax));
   return {q, scale_inv, amax};
 }
 
-STABLE_TORCH_LIBRARY_FRAGMENT(transcast, m) {
+TRANSCAST_SCHEMAS(m) {
   m.def(
       "gemm(Tensor a, Tensor b, Tensor a_scale_inv, Tensor b_scale_inv, Tensor? bias, str epilogue, Tensor? aux, "
       "ScalarType out_dtype, bool fast_accum) -> Tensor");
@@ -192,7 +195,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(transcast, m) {
       "(Tensor q, Tensor scale_inv, Tensor amax)");
 }
 
-STABLE_TORCH_LIBRARY_IMPL(transcast, CPU, m) {
+TRANSCAST_OPS(m) {
   m.impl("gemm", TORCH_BOX(&gemm));
   m.impl("gemm_out", TORCH_BOX(&gemm_out));
   m.impl("gemm_fp8", TORCH_BOX(&gemm_fp8));

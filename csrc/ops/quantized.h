@@ -1,4 +1,4 @@
-// Outputs of the quantizing ops, shared by cast.cpp (scale given) and quantize.cpp (current scaling).
+// What the quantizing ops share: their input, checked and flattened, and the two ways to cast it.
 #pragma once
 
 #include "ops/tensors.h"
@@ -10,28 +10,30 @@ struct Wants {
 };
 constexpr Wants kRowsOnly{false, false}, kTransposed{true, false}, kWithDbias{true, true};
 
+// What an op is to cast. `args` has no outputs yet; it points into the views, which keep the memory.
+struct Input {
+  const char* op;
+  Wants wants;
+  Tensor x;  // for the device
+  CastArgs args;
+  std::vector<int64_t> sizes;  // of q
+  std::vector<View> views;
+};
+Input input(const char* op, const Tensor& x, Wants wants, const char* argument = "x");
+
 struct Quantized {
   Tensor q, scale_inv;
-  std::optional<Tensor> q_t, dbias;
-  CastArgs args;  // pointers into the tensors above
+  std::optional<Tensor> q_t, scale_inv_t, dbias, amax;
 };
 
-inline Matrix quantizable(const char* op, const Tensor& x, Wants wants, View& v) {
-  check(!wants.q_t || x.dim() >= 1, op, "x", "must have at least one dimension to be transposed, got shape ()");
-  return matrix(op, "x", x, v);
-}
+// Outputs of a cast with current scaling, set in input.args.
+Quantized allocate_scaled(Input& input, Format format);
 
-inline Quantized allocate(const Tensor& x, const Matrix& m, Format format, Wants wants) {
-  Quantized out{empty(x, sizes_of(x), code_of(format)), empty_scalar(x), std::nullopt, std::nullopt, {}};
-  if (wants.q_t) out.q_t = empty(x, {m.cols, round_up(m.rows, kPadding)}, code_of(format));
-  if (wants.dbias) out.dbias = empty(x, {m.cols}, code_of(DType::f32));
-  out.args = {m,
-              format,
-              data<uint8_t>(out.q),
-              out.q_t ? data<uint8_t>(*out.q_t) : nullptr,
-              out.dbias ? data<float>(*out.dbias) : nullptr,
-              data<float>(out.scale_inv)};
-  return out;
-}
+ScaleRule scale_rule(const char* op, bool pow2, int64_t margin);
+
+// The scale is given: with amax, without scale_inv_t.
+Quantized cast_given(Input input, const Tensor& scale, int32_t dtype);
+// The scale is that of the data's amax: without amax, with scale_inv_t beside q_t.
+Quantized cast_current(Input input, int32_t dtype, bool pow2, int64_t margin);
 
 }  // namespace transcast::ops

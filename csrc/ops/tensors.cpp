@@ -81,11 +81,13 @@ std::string dtype_name(int32_t dtype) {
   return "a dtype that no op takes";
 }
 
-std::string shape_name(const Tensor& tensor) {
+std::string shape_name(const std::vector<int64_t>& sizes) {
   std::string name = "(";
-  for (int64_t size : tensor.sizes()) name += (name.size() > 1 ? ", " : "") + std::to_string(size);
-  return name + (tensor.dim() == 1 ? ",)" : ")");
+  for (int64_t size : sizes) name += (name.size() > 1 ? ", " : "") + std::to_string(size);
+  return name + (sizes.size() == 1 ? ",)" : ")");
 }
+
+std::string shape_name(const Tensor& tensor) { return shape_name(sizes_of(tensor)); }
 
 int32_t code_of(DType dtype) {
   static const int32_t codes[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_bfloat16(),

@@ -2,7 +2,6 @@
 // directly where its C++ classes would go through the dispatcher.
 #pragma once
 
-#include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
@@ -12,6 +11,7 @@
 
 #include "backend.h"
 #include "core/check.h"
+#include "ops/library.h"
 
 namespace transcast::ops {
 
@@ -19,6 +19,7 @@ using torch::stable::Tensor;
 
 int32_t dtype_of(const Tensor&);
 std::string dtype_name(int32_t dtype);
+std::string shape_name(const std::vector<int64_t>& sizes);
 std::string shape_name(const Tensor&);
 
 // torch dtype codes of our dtypes and formats.
@@ -57,7 +58,20 @@ T* data(const Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
-// What the backend needs from torch.
-const Context& context();
+// While it lives, the device of `like` is current, and the backend has what it needs from torch there. One definition
+// per backend: cpu_scope.cpp, cuda_scope.cpp.
+class Scope {
+ public:
+  explicit Scope(const Tensor& like);
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+  const Context& context() const { return context_; }
+
+ private:
+  Context context_;
+  void* guard_ = nullptr;
+  std::vector<void*> workspaces_;
+};
 
 }  // namespace transcast::ops

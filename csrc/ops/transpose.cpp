@@ -8,12 +8,13 @@ Tensor transpose(const Tensor& q) {
   View v;
   const Codes c = codes("transpose", "q", q, v);
   Tensor q_t = empty(q, {c.cols, round_up(c.rows, kPadding)}, code_of(c.format));
-  transcast::transpose(context(), {c, data<uint8_t>(q_t)});
+  const Scope scope(q);
+  transcast::transpose(scope.context(), {c, data<uint8_t>(q_t)});
   return q_t;
 }
 
-STABLE_TORCH_LIBRARY_FRAGMENT(transcast, m) { m.def("transpose(Tensor q) -> Tensor"); }
-STABLE_TORCH_LIBRARY_IMPL(transcast, CPU, m) { m.impl("transpose", TORCH_BOX(&transpose)); }
+TRANSCAST_SCHEMAS(m) { m.def("transpose(Tensor q) -> Tensor"); }
+TRANSCAST_OPS(m) { m.impl("transpose", TORCH_BOX(&transpose)); }
 
 }  // namespace
 }  // namespace transcast::ops

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 MAX_MARGIN = 64  # the ops', stated here too because an int beyond 64 bits does not reach them
-_OPTIONAL = ("bias", "aux", "out")
+_OPTIONAL = ("bias", "aux", "out", "up")
 _DEVICES = ("cpu", "cuda", "meta")  # meta tensors give meta tensors
 
 
@@ -44,6 +44,11 @@ def check(op: str, dtype: object = torch.float32, **tensors: object) -> None:
             )
         if forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None:
             raise RuntimeError(f"transcast.{op} has no forward-mode derivative, and {name} carries a tangent")
+
+
+def check_list(op: str, name: str, value: object) -> None:
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"transcast.{op}: {name} must be a list of Tensors, got {type(value).__name__}")
 
 
 def written(*tensors: Tensor | None) -> None:

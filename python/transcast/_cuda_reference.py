@@ -1,21 +1,23 @@
-"""CUDA tensors without CUDA kernels: the reference functions serve them. Right bits, slow, and said so once."""
+"""CUDA tensors where _cuda is not there: the reference functions serve them. Right bits, slow, and said so once."""
 
 import functools
 import warnings
 
 import torch
 
-from . import reference
+from . import _library, reference
 from ._fakes import FAKES
 
-_library = torch.library.Library("transcast", "IMPL")
+SERVED = tuple(fake.__name__ for fake in FAKES) if _library.cuda is None else ()
+
+_registrations = torch.library.Library("transcast", "IMPL")
 
 
 @functools.cache
 def _warn() -> None:
     warnings.warn(
-        "transcast: this version has no CUDA kernels; FP8 ops on CUDA tensors run on the plain-torch reference, "
-        "which gives the right bits but is slower than BF16 (see `python -m transcast.info`)",
+        f"transcast has no CUDA kernels here ({_library.cuda_unavailable_reason()}); FP8 ops on CUDA tensors run on the "
+        "plain-torch reference, which gives the right bits but is slower than BF16",
         stacklevel=3,
     )
 
@@ -29,5 +31,5 @@ def _serve(function):
     return run
 
 
-for _fake in FAKES:
-    _library.impl(_fake.__name__, _serve(getattr(reference, _fake.__name__)), "CUDA")
+for _name in SERVED:
+    _registrations.impl(_name, _serve(getattr(reference, _name)), "CUDA")

@@ -50,6 +50,43 @@ def quantize_transpose_dbias(x, dtype, pow2=False, margin=0):
     return _like(x, dtype), _scalar(x), _transposed(x, dtype), _scalar(x), dbias
 
 
+def multi_quantize_transpose(xs, dtype, pow2=False, margin=0):
+    results = [quantize_transpose(x, dtype) for x in xs]
+    return tuple([result[i] for result in results] for i in range(4))
+
+
+def _value(x: Tensor, act: str, up: Tensor | None) -> Tensor:
+    return x[..., : x.shape[-1] // 2] if act == "swiglu" and up is None else x
+
+
+def _gradient(g: Tensor, act: str) -> Tensor:
+    return g.new_empty((*g.shape[:-1], 2 * g.shape[-1])) if act == "swiglu" else g
+
+
+def act_cast(x, scale, dtype, act, up=None):
+    return cast(_value(x, act, up), scale, dtype)
+
+
+def act_cast_transpose(x, scale, dtype, act, up=None):
+    return cast_transpose(_value(x, act, up), scale, dtype)
+
+
+def act_quantize(x, dtype, act, up=None, pow2=False, margin=0):
+    return quantize(_value(x, act, up), dtype)
+
+
+def act_quantize_transpose(x, dtype, act, up=None, pow2=False, margin=0):
+    return quantize_transpose(_value(x, act, up), dtype)
+
+
+def dact_cast_transpose_dbias(g, x, scale, dtype, act, up=None):
+    return cast_transpose_dbias(_gradient(g, act), scale, dtype)
+
+
+def dact_quantize_transpose_dbias(g, x, dtype, act, up=None, pow2=False, margin=0):
+    return quantize_transpose_dbias(_gradient(g, act), dtype)
+
+
 def dequantize(q, scale_inv, dtype):
     return _like(q, dtype)
 
@@ -78,6 +115,13 @@ FAKES = (
     quantize,
     quantize_transpose,
     quantize_transpose_dbias,
+    multi_quantize_transpose,
+    act_cast,
+    act_cast_transpose,
+    act_quantize,
+    act_quantize_transpose,
+    dact_cast_transpose_dbias,
+    dact_quantize_transpose_dbias,
     dequantize,
     transpose,
     gemm,
@@ -91,7 +135,8 @@ def _on_one_device(fake):
     # the others would be memory that nobody has written.
     @functools.wraps(fake)
     def checked(*args):
-        devices = {arg.device for arg in args if isinstance(arg, Tensor)}
+        flat = [one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else [arg])]
+        devices = {arg.device for arg in flat if isinstance(arg, Tensor)}
         if len(devices) > 1:
             raise ValueError(
                 f"transcast::{fake.__name__}: tensors must be on one device, got {', '.join(sorted(map(str, devices)))}"

@@ -11,8 +11,6 @@ import torch
 
 from transcast import _library, recipes
 
-_ON_REFERENCE = "CUDA tensors run on the plain-torch reference, correct but slow"
-
 
 @dataclass(frozen=True)
 class Feature:
@@ -58,6 +56,17 @@ def info() -> Info:
         (``name``, ``available``, ``note``). Its ``str`` is what ``python -m transcast.info`` prints.
     """
     return Info(_versions(), _build(), _devices(), _features())
+
+
+def gemm_plans() -> list[dict[str, int | str]]:
+    """The cuBLASLt plans of this process, most recently used first; empty without CUDA.
+
+    Returns:
+        One dict per plan: ``device`` (index), ``description`` (the whole descriptor in one line), ``candidates`` (how
+        many algorithms the heuristic offered), ``chosen`` (the one in use, from 0; -1 if there is none and the product
+        takes another way), ``workspace_bytes`` and ``calls``.
+    """
+    return _library.cuda.gemm_plans() if _library.cuda is not None else []
 
 
 def _versions() -> dict[str, str]:
@@ -121,13 +130,12 @@ def _no_cuda_tensors() -> str:
 
 
 def _features() -> tuple[Feature, ...]:
-    on_cuda = torch.cuda.is_available()
+    why_not = _library.cuda_unavailable_reason()
     formats = "e4m3 forward, e5m2 gradients, on every device that the ops serve"
     return (
         Feature("ops on the CPU", True, f"{_library.build_info['isa_in_use']} path"),
-        Feature("ops on CUDA", on_cuda, _ON_REFERENCE if on_cuda else _no_cuda_tensors()),
-        Feature("CUDA kernels", False, f"not in this version; {_ON_REFERENCE}"),
-        Feature("cuBLASLt FP8 GEMM", False, f"not in this version; {_ON_REFERENCE}"),
+        Feature("ops on CUDA", why_not is None, why_not or f"kernels for {_library.build_info['cuda_archs']}"),
+        Feature("cuBLASLt FP8 GEMM", why_not is None, why_not or "plans are listed by transcast.gemm_plans()"),
         *(Feature(f"FP8Linear {name}", True, formats) for name in recipes._DEFAULTS),
         *(Feature(f"FP8Linear {name}", False, "not in this version") for name in recipes._NOT_YET),
         _compile(),

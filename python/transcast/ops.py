@@ -17,63 +17,31 @@ Common to all of them:
 - Wrong values raise ValueError, wrong types TypeError, before anything is written.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from ._checks import check, check_scaling, check_types, written
+from ._act_ops import (  # noqa: F401  public here
+    act_cast,
+    act_cast_transpose,
+    act_quantize,
+    act_quantize_transpose,
+    dact_cast_transpose_dbias,
+    dact_quantize_transpose_dbias,
+)
+from ._checks import check, check_list, check_scaling, check_types, written
+from ._results import (
+    Cast,
+    CastTranspose,
+    CastTransposeDbias,
+    GemmFp8,
+    Quantized,
+    QuantizedTranspose,
+    QuantizedTransposeDbias,
+)
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 _ops = torch.ops.transcast
-
-
-class Cast(NamedTuple):
-    q: Tensor
-    scale_inv: Tensor
-    amax: Tensor
-
-
-class CastTranspose(NamedTuple):
-    q: Tensor
-    scale_inv: Tensor
-    q_t: Tensor
-    amax: Tensor
-
-
-class CastTransposeDbias(NamedTuple):
-    q: Tensor
-    scale_inv: Tensor
-    q_t: Tensor
-    dbias: Tensor
-    amax: Tensor
-
-
-class Quantized(NamedTuple):
-    q: Tensor
-    scale_inv: Tensor
-
-
-class QuantizedTranspose(NamedTuple):
-    q: Tensor
-    scale_inv: Tensor
-    q_t: Tensor
-    scale_inv_t: Tensor
-
-
-class QuantizedTransposeDbias(NamedTuple):
-    q: Tensor
-    scale_inv: Tensor
-    q_t: Tensor
-    scale_inv_t: Tensor
-    dbias: Tensor
-
-
-class GemmFp8(NamedTuple):
-    q: Tensor
-    scale_inv: Tensor
-    amax: Tensor
 
 
 def amax(x: Tensor) -> Tensor:
@@ -143,6 +111,20 @@ def quantize_transpose_dbias(
     check("quantize_transpose_dbias", dtype, x=x)
     check_scaling("quantize_transpose_dbias", pow2, margin)
     return QuantizedTransposeDbias(*_ops.quantize_transpose_dbias(x, dtype, pow2, margin))
+
+
+def multi_quantize_transpose(
+    xs: list[Tensor] | tuple[Tensor, ...], dtype: torch.dtype, *, pow2: bool = False, margin: int = 0
+) -> list[QuantizedTranspose]:
+    """``quantize_transpose`` of each tensor of a list: all weights of a model in one call.
+
+    Each tensor gets a scale of its own. Shapes and dtypes may differ; each tensor needs at least one dim, and all lie
+    on one device. Returns one ``QuantizedTranspose`` per tensor, in order; an empty list gives an empty list.
+    """
+    check_list("multi_quantize_transpose", "xs", xs)
+    check("multi_quantize_transpose", dtype, **{f"xs[{i}]": x for i, x in enumerate(xs)})
+    check_scaling("multi_quantize_transpose", pow2, margin)
+    return [QuantizedTranspose(*one) for one in zip(*_ops.multi_quantize_transpose(xs, dtype, pow2, margin))]
 
 
 def dequantize(q: Tensor, scale_inv: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:

@@ -1,9 +1,9 @@
 """One plain-torch function per op: what every backend is compared with.
 
 Names, arguments and returned tuples are those of ``torch.ops.transcast``. Nothing is checked here (the ops do
-that) and nothing is tuned; tensors may live on any device and have any strides. Casts, amax, scales and
-dequantized data are exact bit patterns. ``dbias`` and the GEMMs are computed in FP64 and rounded once, so a
-backend that sums in FP32 is held to an error bound around them.
+that) and nothing is tuned; tensors may live on any device and have any strides. Casts, also of activations,
+amax, scales and dequantized data are exact bit patterns. ``dbias`` and the GEMMs are computed in FP64 and
+rounded once, so a backend that sums in FP32 is held to an error bound around them.
 
 Needs torch's default treatment of subnormals: under ``torch.set_flush_denormal(True)`` torch itself reads
 subnormal inputs as zero. The ops are not disturbed by that switch, this file is: call it with it off.
@@ -15,6 +15,9 @@ import math
 
 import torch
 from torch import Tensor
+
+from ._reference_act import act as _act
+from ._reference_act import dact as _dact
 
 FP8_MAX = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 FP8_NAN = 0x7F
@@ -141,6 +144,65 @@ def quantize_transpose_dbias(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """``q, scale_inv, q_t, scale_inv_t, dbias``."""
     return *quantize_transpose(x, dtype, pow2, margin), _dbias(x)
+
+
+def multi_quantize_transpose(
+    xs: list[Tensor], dtype: torch.dtype, pow2: bool = False, margin: int = 0
+) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
+    """``quantize_transpose`` of each tensor; the results are lists of ``q, scale_inv, q_t, scale_inv_t``."""
+    results = [quantize_transpose(x, dtype, pow2, margin) for x in xs]
+    return tuple([result[i] for result in results] for i in range(4))
+
+
+# --- activations, and their gradients, cast -------------------------------------------------------
+
+
+def act_cast(
+    x: Tensor, scale: Tensor, dtype: torch.dtype, act: str, up: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``cast`` of the activation, which stays FP32 until it is cast."""
+    return cast(_act(x, act, up), scale, dtype)
+
+
+def act_cast_transpose(
+    x: Tensor, scale: Tensor, dtype: torch.dtype, act: str, up: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``cast_transpose`` of the activation."""
+    return cast_transpose(_act(x, act, up), scale, dtype)
+
+
+def act_quantize(
+    x: Tensor, dtype: torch.dtype, act: str, up: Tensor | None = None, pow2: bool = False, margin: int = 0
+) -> tuple[Tensor, Tensor]:
+    """``quantize`` of the activation."""
+    return quantize(_act(x, act, up), dtype, pow2, margin)
+
+
+def act_quantize_transpose(
+    x: Tensor, dtype: torch.dtype, act: str, up: Tensor | None = None, pow2: bool = False, margin: int = 0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``quantize_transpose`` of the activation."""
+    return quantize_transpose(_act(x, act, up), dtype, pow2, margin)
+
+
+def dact_cast_transpose_dbias(
+    g: Tensor, x: Tensor, scale: Tensor, dtype: torch.dtype, act: str, up: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """``cast_transpose_dbias`` of the activation's gradient."""
+    return cast_transpose_dbias(_dact(g, x, act, up), scale, dtype)
+
+
+def dact_quantize_transpose_dbias(
+    g: Tensor,
+    x: Tensor,
+    dtype: torch.dtype,
+    act: str,
+    up: Tensor | None = None,
+    pow2: bool = False,
+    margin: int = 0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """``quantize_transpose_dbias`` of the activation's gradient."""
+    return quantize_transpose_dbias(_dact(g, x, act, up), dtype, pow2, margin)
 
 
 def dequantize(q: Tensor, scale_inv: Tensor, dtype: torch.dtype) -> Tensor:

@@ -89,14 +89,13 @@ void sgemm_dispatcher(int64_t m, int64_t n, int64_t k, const float* a, int64_t l
 
 }  // namespace
 
-const Context& context() {
 #if defined(TRANSCAST_DISPATCHER_SGEMM)  // set by the sanitizer build, so that this path is tested too
-  static const Context instance{parallel_for, threads, sgemm_dispatcher, nullptr};
+Scope::Scope(const Tensor&) : context_{parallel_for, threads, sgemm_dispatcher, nullptr} {}
 #else
-  static const Context instance{parallel_for, threads, sgemm_ ? sgemm_blas : sgemm_dispatcher,
-                                gemm_bf16bf16f32_ ? bf16_gemm_blas : nullptr};
+Scope::Scope(const Tensor&)
+    : context_{parallel_for, threads, sgemm_ ? sgemm_blas : sgemm_dispatcher,
+               gemm_bf16bf16f32_ ? bf16_gemm_blas : nullptr} {}
 #endif
-  return instance;
-}
+Scope::~Scope() = default;
 
 }  // namespace transcast::ops
