@@ -1,10 +1,11 @@
-// The Python side of what is no tensor op. Compiled into _C, and with TRANSCAST_CUDA_MODULE into _cuda.
+// The Python side of what is no tensor op. Compiled into _C, and with TRANSCAST_CUDA_BACKEND into _cuda.
 // The TRANSCAST_* strings are set in CMakeLists.txt.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#ifdef TRANSCAST_CUDA_MODULE
+#ifdef TRANSCAST_CUDA_BACKEND
 #include "cuda/device.h"
+#include "cuda/gemm_plan.h"
 #else
 #include "cpu/kernels.h"
 #endif
@@ -14,7 +15,7 @@ using namespace pybind11::literals;
 
 namespace {
 
-#ifdef TRANSCAST_CUDA_MODULE
+#ifdef TRANSCAST_CUDA_BACKEND
 
 py::dict device_facts() {
   const transcast::cuda::DeviceFacts facts = transcast::cuda::device_facts();
@@ -28,6 +29,26 @@ py::dict device_facts() {
   return py::dict("compiled_with"_a = facts.compiled_with, "runtime_version"_a = facts.runtime_version,
                   "driver_version"_a = facts.driver_version, "unavailable"_a = facts.unavailable,
                   "devices"_a = devices);
+}
+
+py::list gemm_plans() {
+  py::list plans;
+  for (const auto& plan : transcast::cuda::plans()) {
+    plans.append(py::dict("device"_a = plan.device, "description"_a = plan.description,
+                          "candidates"_a = plan.candidates, "chosen"_a = plan.chosen,
+                          "workspace_bytes"_a = plan.workspace_bytes, "calls"_a = plan.calls));
+  }
+  return plans;
+}
+
+py::list gemm_support() {
+  py::list rows;
+  for (const auto& rule : transcast::cuda::support_table()) {
+    rows.append(py::dict("archs"_a = rule.archs, "library"_a = rule.library, "scaling"_a = rule.scaling,
+                         "operands"_a = rule.operands, "epilogues"_a = rule.epilogues, "outputs"_a = rule.outputs,
+                         "way"_a = rule.way, "why"_a = rule.why));
+  }
+  return rows;
 }
 
 #else
@@ -44,9 +65,11 @@ py::dict build_info() {
 
 }  // namespace
 
-#ifdef TRANSCAST_CUDA_MODULE
+#ifdef TRANSCAST_CUDA_BACKEND
 PYBIND11_MODULE(_cuda, m) {
   m.def("device_facts", &device_facts, "What the CUDA runtime says of itself and of this machine.");
+  m.def("gemm_plans", &gemm_plans, "The GEMM plans in use, most recently used first.");
+  m.def("gemm_support", &gemm_support, "Which GEMMs cuBLASLt computes, which it leaves to us, which nobody does.");
 }
 #else
 PYBIND11_MODULE(_C, m) {

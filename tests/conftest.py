@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,15 +14,25 @@ import torch
 from hypothesis import settings
 from torch import Tensor
 
+import cublaslt_replay
 import transcast  # noqa: F401  registers torch.ops.transcast
 from cases import DTYPES, FORMATS, OUTPUTS, UNSUPPORTED, sum_bound
+from emu import build
 from transcast import reference
+from transcast._reference_act import dact
 
 settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=60)
 settings.load_profile("suite")
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 formats = pytest.mark.parametrize("fmt", FORMATS.values(), ids=FORMATS)
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """``value`` with every tensor in it, and in its lists and tuples, on ``device``."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(moved(one, device) for one in value)
+    return value.to(device) if isinstance(value, Tensor) else value
 
 
 @dataclass(frozen=True)
@@ -32,12 +45,17 @@ class Backend:
 
     def run(self, op: str, *args: Any) -> Any:
         """A raw op called with CPU arguments; its results come back on the CPU."""
-        result = getattr(self.ops, op)(*(a.to(self.device) if isinstance(a, Tensor) else a for a in args))
-        return result.cpu() if isinstance(result, Tensor) else tuple(t.cpu() for t in result)
+        return moved(getattr(self.ops, op)(*moved(args, self.device)), torch.device("cpu"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--backend", default="cpu", choices=["cpu", "emu", "cuda"], help="where the ops run")
+    parser.addoption(
+        "--schedule",
+        default="forward",
+        choices=["forward", "reverse", "random"],
+        help="the order in which --backend emu runs threads, warps and blocks",
+    )
     parser.addoption("--expect-isa", default=None, help="fail unless the CPU ops run on this instruction set")
 
 
@@ -45,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A backend that was asked for and is not there is an error: nothing is skipped in silence."""
     name = config.getoption("--backend")
     if name == "emu":
-        raise pytest.UsageError("--backend emu: the emulated CUDA backend is not built")
+        emulated()
     if name == "cuda" and not torch.cuda.is_available():
         raise pytest.UsageError("--backend cuda: torch sees no CUDA device")
     expected = config.getoption("--expect-isa")
@@ -55,16 +73,44 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     name = config.getoption("--backend")
+    if name == "emu":  # the other tests do not depend on it
+        config.hook.pytest_deselected(items=[item for item in items if "backend" not in item.fixturenames])
+        items[:] = [item for item in items if "backend" in item.fixturenames]
+    unsupported = {case: reason for (backend, case), reason in UNSUPPORTED.items() if backend == name}
     for item in items:
-        reason = UNSUPPORTED.get((name, item.name)) or UNSUPPORTED.get((name, item.name.split("[")[0]))
-        if reason:
-            item.add_marker(pytest.mark.skip(reason=reason))
+        test = item.name.split("[")[0]
+        for case, reason in unsupported.items():
+            if case in (item.path.name, test) or ("[" in case and item.name.startswith(case)):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@functools.cache
+def emulated() -> ModuleType:
+    """The CUDA kernels on the CPU, built where that is needed: tests/emu."""
+    return build.load(build.build(sanitize=os.environ.get("TRANSCAST_SANITIZE") == "1"))
+
+
+@pytest.fixture
+def emu(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """The emulator with the settings of the run, which a test may change."""
+    module, schedule = emulated(), request.config.getoption("--schedule")
+    module.configure(schedule=schedule)
+    yield module
+    module.reset()
+    module.configure(schedule=schedule)
 
 
 @pytest.fixture(scope="session")
-def backend(request: pytest.FixtureRequest) -> Backend:
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     name = request.config.getoption("--backend")
-    return Backend(name, torch.ops.transcast, torch.device("cuda" if name == "cuda" else "cpu"))
+    if name == "emu":
+        torch.set_num_threads(1)  # the emulator has one, beside which torch's others would only wait and spin
+        emulated().configure(schedule=request.config.getoption("--schedule"))
+        yield Backend(name, torch.ops.transcast_emu, torch.device("cpu"))
+        if cublaslt_replay.library():
+            cublaslt_replay.replay(emulated().cublaslt_record())
+    else:
+        yield Backend(name, torch.ops.transcast, torch.device("cuda" if name == "cuda" else "cpu"))
 
 
 @pytest.fixture
@@ -128,8 +174,18 @@ def assert_matches_reference(backend: Backend, op: str, *args: Any) -> tuple[Ten
     assert len(results) == len(OUTPUTS[op])
     for name, got, want in zip(OUTPUTS[op], results, expected):
         if name == "dbias":
-            rows = args[0].reshape(-1, got.numel()) if got.numel() else args[0].reshape(0, 0)
+            data = act_gradient(*args) if op.startswith("dact") else args[0]
+            rows = data.reshape(-1, got.numel()) if got.numel() else data.reshape(0, 0)
             assert_within(got, rows.to(torch.float64).sum(dim=0), sum_bound(rows), f"{op} {name}")
+        elif isinstance(got, list):
+            for i, (one, other) in enumerate(zip(got, want, strict=True)):
+                assert_same_bytes(one, other, f"{op} {name}[{i}]")
         else:
             assert_same_bytes(got, want, f"{op} {name}", any_nan=op == "dequantize")
     return results
+
+
+def act_gradient(g: Tensor, x: Tensor, *rest: Any) -> Tensor:
+    """What a dact op casts, in FP32; ``rest`` is the rest of its arguments."""
+    at = next(i for i, value in enumerate(rest) if isinstance(value, str))
+    return dact(g, x, rest[at], rest[at + 1] if len(rest) > at + 1 else None)

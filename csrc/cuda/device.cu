@@ -1,15 +1,8 @@
 #include "cuda/device.h"
 
-#include <cuda_runtime_api.h>
+#include "cuda/error.h"
 
 namespace transcast::cuda {
-namespace {
-
-std::string described(cudaError_t error) {
-  return std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
-}
-
-}  // namespace
 
 DeviceFacts device_facts() {
   DeviceFacts facts{CUDART_VERSION, 0, 0, {}, {}};

@@ -1,0 +1,237 @@
+// The kernels behind amax, cast and quantize: one over row segments, one over tiles that also writes the transpose.
+#pragma once
+
+#include "cuda/source.cuh"
+#include "cuda/tile.cuh"
+
+namespace transcast::cuda {
+
+constexpr int64_t kUnbounded = INT64_MAX;
+
+// How many columns of some consecutive rows lie in a segment: `width` of each, until all `left` are used up.
+struct Valid {
+  int left, width;
+  TRANSCAST_HD int operator[](int row) const {
+    const int n = left - row * kSegment;
+    return n < 0 ? 0 : n < width ? n : width;
+  }
+};
+
+// A matrix as kernels see it. Contiguous data of any shape is a matrix of 256 columns whose last row may be short.
+struct Extent {
+  int64_t rows, columns;
+  int64_t elements;       // contiguous data; else kUnbounded
+  uint32_t column_tiles;  // at least 1
+  // Rows count as 256 columns each but the last one, so that every row but that has its whole width.
+  TRANSCAST_HD Valid valid_from(int64_t row, int64_t column) const {
+    const int64_t rows_left = rows - row, columns_left = columns - column;
+    const int width = columns_left < kSegment ? int(columns_left) : kSegment;
+    const int last = elements == kUnbounded ? width : int(elements - (rows - 1) * kSegment);
+    const int whole = rows_left > kSegment ? kSegment : rows_left < 1 ? -1 : int(rows_left) - 1;
+    return {whole * kSegment + last, width};
+  }
+};
+
+// body(r, valid, v) for the kRows rows from `first`, r counting from 0: the values of this lane. Rows are loaded a batch at
+// a time, before the first of them is used; kUnroll batches are unrolled.
+template <int kRows, int kUnroll, class Access, class Source, class Body>
+__device__ __forceinline__ void for_rows(const Source& source, const Extent& extent, int64_t first, int64_t column,
+                                         int lane, Body body) {
+  using T = typename Source::Element;
+  constexpr int kOperands = Source::kOperands;
+  // Bringing unaligned elements into place takes registers, too.
+  constexpr int kShare = std::is_same_v<Access, Unaligned> ? 2 * Chunks<T>::kCount : 1;
+  constexpr int kMost = Source::kBatch > kShare ? Source::kBatch / kShare : 1;
+  constexpr int kBatch = kMost < kRows ? kMost : kRows;
+  const Valid valid = extent.valid_from(first, column);
+  Global<const uint8_t> start[kOperands];
+#pragma unroll
+  for (int i = 0; i < kOperands; ++i) {
+    start[i] = source.operand[i].data + offset_of(first, source.operand[i].stride, column) * kElementBytes<T>;
+  }
+  const auto row_start = [&](int operand, int row) {
+    return start[operand] + row * source.operand[operand].stride * kElementBytes<T>;
+  };
+#pragma unroll kUnroll
+  for (int batch = 0; batch < kRows; batch += kBatch) {
+    Raw<Access, Chunks<T>::kCount> raw[kBatch][kOperands];
+#pragma unroll
+    for (int r = 0; r < kBatch; ++r) {
+#pragma unroll
+      for (int i = 0; i < kOperands; ++i) {
+        raw[r][i] = load_segment<T>(Access{}, source.operand[i], row_start(i, batch + r), valid[batch + r], lane);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kBatch; ++r) {
+      Chunks<T> in[kOperands];
+#pragma unroll
+      for (int i = 0; i < kOperands; ++i) {
+        in[i] = in_place<T>(raw[r][i], row_start(i, batch + r), valid[batch + r], lane);
+      }
+      float v[Source::kParts][8];
+      source.values(in, v);
+      body(batch + r, valid[batch + r], v);
+    }
+  }
+}
+
+// ---- Row segments: amax alone, or q too.
+//
+// Block: 8 warps, 32 rows x 256 columns at a time, 4 consecutive rows per warp.
+// Per element: the operands read once, one byte written.
+
+constexpr int kRowsPerWarp = 4, kRowWarps = 8, kRowTile = kRowsPerWarp * kRowWarps;
+
+template <class Source>
+struct RowsArgs {
+  Source source;
+  Extent extent;
+  uint32_t tiles;
+  bool reverse;  // from the end, where the pass before has just been
+  Global<uint8_t> q;
+  int64_t q_stride;
+  Global<const float> scale;
+  Finish finish;  // slot null: nothing to finish
+};
+
+struct NoCodes {};  // amax only
+
+template <class Source, class Access, class Fp8>
+__global__ void __launch_bounds__(32 * kRowWarps, 1)
+    rows_kernel(const __grid_constant__ RowsArgs<Source> args) {
+  using T = typename Source::Element;
+  constexpr bool kEncode = !std::is_same_v<Fp8, NoCodes>;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float scale = 0;
+  if constexpr (kEncode) scale = ldg(args.scale, true);
+  uint32_t amax = 0;
+  for (uint32_t i = blockIdx.x; i < args.tiles; i += gridDim.x) {
+    const uint32_t tile = args.reverse ? args.tiles - 1 - i : i;
+    const int64_t first = int64_t(tile / args.extent.column_tiles) * kRowTile + warp * kRowsPerWarp;
+    const int64_t column = int64_t(tile % args.extent.column_tiles) * kSegment;
+    const Global<uint8_t> q = args.q + offset_of(first, args.q_stride, column);
+    for_rows<kRowsPerWarp, 1, Access>(
+        args.source, args.extent, first, column, lane, [&](int r, int valid, const auto& v) {
+#pragma unroll
+          for (int part = 0; part < Source::kParts; ++part) amax = amax_of(v[part], amax);
+          if constexpr (kEncode) {
+            uint32_t codes[2];
+            encode8<Fp8>(v[0], scale, codes);
+            store_segment<T>(Access{}, q + r * args.q_stride, own_codes<T>(codes, lane), valid, lane);
+          }
+        });
+  }
+  if (args.finish.slot.address == nullptr) return;
+  Maxima& maxima = shared<Maxima>();
+  publish(maxima, amax);
+  __syncthreads();
+  finish_block(args.finish, maxima, gridDim.x);
+}
+
+// ---- Tiles: q, its transpose, and column sums.
+//
+// Block: 4, 8 or 16 warps, each with 8 rows x 256 columns; a thread holds 8 rows x 8 columns of codes. Shared memory: the
+// tile once, as columns. Per element: the operands read once, two bytes written. Column sums leave as one row of
+// partial sums per tile.
+
+template <class Source>
+struct TileArgs {
+  Source source;
+  Extent extent;  // of one part
+  Global<uint8_t> q;
+  int64_t q_stride;
+  Transposed transposed;
+  Global<float> sums;  // [row tiles, kParts * columns]
+  Global<const float> scale;
+};
+
+// Sums over the tile's rows: each thread has those of its warp's rows, the block adds warp after warp.
+template <class T>
+__device__ __forceinline__ void store_sums(TileSmem& smem, const float (&sums)[8], Global<float> out, int64_t column,
+                                           int64_t columns) {
+  constexpr int kPitch = Lanes<T>::kHalves ? 40 : 36;  // consecutive columns of either order lie in different banks
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) sts(smem.sums[warp][e * kPitch + lane], sums[e]);
+  __syncthreads();
+  for (int c = threadIdx.x; c < kSegment; c += blockDim.x) {
+    const int element = Lanes<T>::kHalves ? c / 128 * 4 + c % 4 : c % 8;
+    const int owner = Lanes<T>::kHalves ? c % 128 / 4 : c / 8;
+    float sum = 0;
+    for (int w = 0; w < warps; ++w) sum += lds(smem.sums[w][element * kPitch + owner]);
+    stg(out + (column + c), sum, column + c < columns);
+  }
+}
+
+// One tile. Returns the thread's amax, after a barrier behind publish().
+template <class Source, class Access, class Fp8, bool kSums>
+__device__ __forceinline__ void cast_tile(const TileArgs<Source>& args, uint32_t tile, TileSmem& smem) {
+  using T = typename Source::Element;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const uint32_t row_tile = tile / args.extent.column_tiles;
+  const int64_t tile_row = int64_t(row_tile) * kWarpRows * warps, first = tile_row + warp * kWarpRows;
+  const int64_t column = int64_t(tile % args.extent.column_tiles) * kSegment;
+  const Global<uint8_t> q = args.q + offset_of(first, args.q_stride, column);
+  const float scale = ldg(args.scale, true);
+  uint32_t amax = 0;
+  uint2 codes[Source::kParts][kWarpRows];
+  float sums[Source::kParts][8] = {};
+  for_rows<kWarpRows, kWarpRows, Access>(
+      args.source, args.extent, first, column, lane, [&](int r, int valid, const auto& v) {
+#pragma unroll
+        for (int part = 0; part < Source::kParts; ++part) {
+          amax = amax_of(v[part], amax);
+          if constexpr (kSums) {
+#pragma unroll
+            for (int e = 0; e < 8; ++e) sums[part][e] += v[part][e];
+          }
+          uint32_t loaded_codes[2];
+          encode8<Fp8>(v[part], scale, loaded_codes);
+          uint2& own = codes[part][r];
+          own = own_codes<T>(loaded_codes, lane);
+          store_segment<T>(Access{}, q + (r * args.q_stride + part * args.extent.columns), own, valid, lane);
+          if (valid == 0) own = make_uint2(0, 0);  // padding of q_t is zero, whatever 0 * scale is
+        }
+      });
+  publish(smem.maxima, amax);
+#pragma unroll
+  for (int part = 0; part < Source::kParts; ++part) {
+    if (part > 0) __syncthreads();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t upper[4], lower[4], upper_columns[4], lower_columns[4];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        upper[r] = half ? codes[part][r].y : codes[part][r].x;
+        lower[r] = half ? codes[part][r + 4].y : codes[part][r + 4].x;
+      }
+      transpose4x4(upper, upper_columns);
+      transpose4x4(lower, lower_columns);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        sts(smem.runs[Runs<8>::at(lane, 4 * half + k, warp, warps)], make_uint2(upper_columns[k], lower_columns[k]));
+      }
+    }
+    __syncthreads();
+    const Transposed out{args.transposed.q_t + part * args.extent.columns * args.transposed.stride, args.transposed.stride};
+    store_transposed<8>(smem, out, tile_row, column, args.extent.columns,
+                        [](int lane) { return 8 * Lanes<T>::octet(lane); });
+    if constexpr (kSums) {
+      __syncthreads();
+      const int64_t all_columns = Source::kParts * args.extent.columns;
+      store_sums<T>(smem, sums[part], args.sums + (row_tile * all_columns + part * args.extent.columns), column,
+                    args.extent.columns);
+    }
+  }
+}
+
+template <class Source, class Access, class Fp8, bool kSums>
+__global__ void __launch_bounds__(32 * kMaxWarps, 1)
+    tiles_kernel(const __grid_constant__ TileArgs<Source> args, bool reverse, const __grid_constant__ Finish finish) {
+  TileSmem& smem = shared<TileSmem>();
+  cast_tile<Source, Access, Fp8, kSums>(args, reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x, smem);
+  if (finish.slot.address != nullptr) finish_block(finish, smem.maxima, gridDim.x);
+}
+
+}  // namespace transcast::cuda

@@ -1,0 +1,86 @@
+// Which memory kernels may touch: the tensors of the op that runs, its workspaces, and what cudaMalloc gave.
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "emu/global_memory.h"
+
+namespace emu {
+namespace {
+
+struct Allocation {
+  uintptr_t begin, end;
+  bool writable;
+};
+
+uintptr_t number_of(const void* address) { return reinterpret_cast<uintptr_t>(address); }
+
+// Sorted by begin. Tensors of one op may overlap: each lookup tries all that begin at or before the address.
+class Allocations {
+ public:
+  void add(const Allocation& added) {
+    const auto place = std::upper_bound(all_.begin(), all_.end(), added,
+                                        [](const Allocation& a, const Allocation& b) { return a.begin < b.begin; });
+    if (place != all_.begin()) {
+      Allocation& before = *(place - 1);
+      if (before.begin == added.begin && before.end == added.end) {
+        before.writable |= added.writable;
+        return;
+      }
+    }
+    all_.insert(place, added);
+  }
+
+  void remove(uintptr_t begin) {
+    all_.erase(std::remove_if(all_.begin(), all_.end(), [=](const Allocation& a) { return a.begin == begin; }), all_.end());
+  }
+
+  void clear() { all_.clear(); }
+
+  bool hold(uintptr_t begin, uintptr_t end, bool to_write) {
+    const auto holds = [=](const Allocation& a) { return begin >= a.begin && end <= a.end && (a.writable || !to_write); };
+    if (last_found_ < all_.size() && holds(all_[last_found_])) return true;
+    const auto after = std::upper_bound(all_.begin(), all_.end(), begin,
+                                        [](uintptr_t value, const Allocation& a) { return value < a.begin; });
+    for (size_t i = size_t(after - all_.begin()); i-- > 0;) {
+      if (!holds(all_[i])) continue;
+      last_found_ = i;
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  std::vector<Allocation> all_;
+  size_t last_found_ = 0;
+};
+
+// An op and its kernels run on one thread, and its memory is nothing to ops of other threads.
+thread_local Allocations of_op;
+Allocations lasting;
+std::mutex of_lasting;
+
+}  // namespace
+
+void add_memory(const void* address, size_t bytes, bool writable, Lifetime lifetime) {
+  const Allocation added{number_of(address), number_of(address) + bytes, writable};
+  if (lifetime == Lifetime::op) return of_op.add(added);
+  const std::lock_guard<std::mutex> lock(of_lasting);
+  lasting.add(added);
+}
+
+void remove_memory(const void* address) {
+  const std::lock_guard<std::mutex> lock(of_lasting);
+  lasting.remove(number_of(address));
+}
+
+void forget_memory_of_op() { of_op.clear(); }
+
+bool may_touch(const void* address, size_t bytes, bool to_write) {
+  const uintptr_t begin = number_of(address), end = begin + bytes;
+  if (of_op.hold(begin, end, to_write)) return true;
+  const std::lock_guard<std::mutex> lock(of_lasting);
+  return lasting.hold(begin, end, to_write);
+}
+
+}  // namespace emu

@@ -1,0 +1,78 @@
+#include "emu/launch.h"
+
+#include <mutex>
+#include <stdexcept>
+
+#include "emu/faults.h"
+#include "emu/global_memory.h"
+#include "emu/runtime.h"
+#include "emu/schedule.h"
+#include "emu/settings.h"
+#include "emu/shadow.h"
+#include "emu/shared_memory.h"
+#include "emu/symbols.h"
+#include "emu/traffic.h"
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+namespace emu {
+namespace {
+
+// GPUs compute with subnormals whatever the calling thread has set.
+class DefaultArithmetic {
+#if defined(__SSE__)
+ public:
+  DefaultArithmetic() : before_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
+  ~DefaultArithmetic() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+#endif
+};
+
+bool fits(dim3 grid, dim3 block, size_t shared_bytes) {
+  const auto threads = uint64_t(block.x) * block.y * block.z;
+  return grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= 0x7fffffffu && grid.y <= 65535 && grid.z <= 65535 &&
+         threads >= 1 && threads <= kMaxThreads && block.z <= 64 && shared_bytes <= kMaxSharedBytes;
+}
+
+void run_blocks(const Body& body, int threads) {
+  const uint64_t blocks = uint64_t(gridDim.x) * gridDim.y * gridDim.z;
+  const std::vector<uint32_t>& numbers = order(Who::blocks, uint32_t(blocks));
+  for (uint32_t i = 0; i < blocks; ++i) {
+    begin_shared_block();
+    if (!run_block(body, numbers[i], i) || faulted()) return;
+    if (settings.count) count_block(threads);
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_body(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, const Body& body) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard<std::mutex> lock(one_at_a_time);
+  if (const cudaError_t status = enter("cudaLaunchKernel")) return status;
+  if (!fits(grid, block, shared_bytes)) return failed(cudaErrorInvalidConfiguration);
+  const DefaultArithmetic arithmetic;
+  gridDim = grid;
+  blockDim = block;
+  begin_global_launch();
+  begin_shared_launch(shared_bytes);
+  if (settings.count) {
+    begin_counting({name_of_kernel(kernel), {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes,
+                    {}, {}, 0, 0});
+  }
+  const uint64_t barriers = progress.barriers;
+  run_blocks(body, int(block.x * block.y * block.z));
+  if (faulted()) throw std::runtime_error(take_faults(name_of_kernel(kernel)));
+  if (settings.count) {
+    uint64_t read, written;
+    count_bytes(read, written);
+    finish_counting(progress.barriers - barriers, read, written);
+  }
+  return cudaSuccess;
+}
+
+}  // namespace emu

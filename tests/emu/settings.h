@@ -1,0 +1,19 @@
+// What a test chooses.
+#pragma once
+
+#include <cstdint>
+
+namespace emu {
+
+struct Settings {
+  uint8_t poison = 0xa5;     // shared memory of each block, workspaces and outputs hold it until they are written
+  bool races = true;         // watch shared memory and global memory; without, only the results tell
+  bool count = false;        // keep the traffic of each launch
+  int multiprocessors = 4;   // few, so that kernels which loop over the grid do loop
+  int l2_bytes = 1 << 20;    // small, so that some shapes of the suite pass it
+  bool capturing = false;    // what a stream says when it is asked
+  int device = 0;            // the current one
+};
+inline Settings settings;
+
+}  // namespace emu

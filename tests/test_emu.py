@@ -1,0 +1,111 @@
+"""The emulator as a machine: what its exchanges give, in which order it runs, how its runtime fails."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+
+import pytest
+import torch
+
+from cases import E4M3, normal, scalar
+
+OPS = torch.ops
+LANES = range(32)
+
+
+def rows_of(numbers: list[int]) -> list[list[int]]:
+    return [numbers[i : i + 32] for i in range(0, len(numbers), 32)]
+
+
+@pytest.mark.parametrize("schedule", ["forward", "reverse", "random"])
+def test_shuffles_and_votes(emu, schedule):
+    emu.configure(schedule=schedule)
+    shfl, in_segments, xor, xor_in_8, down, down_in_16, up, up_in_16, ballot, some, every, floats = rows_of(
+        emu.run_example("warp_values", [])
+    )
+    assert shfl == [5] * 32
+    assert in_segments == [i // 8 * 8 + (i + 1) % 8 for i in LANES]
+    assert xor == [i ^ 16 for i in LANES]
+    assert xor_in_8 == [i ^ 8 if i ^ 8 < i else i for i in LANES]  # later segments are out of reach
+    assert down == [i + 3 if i + 3 < 32 else i for i in LANES]
+    assert down_in_16 == [i + 1 if (i + 1) % 16 else i for i in LANES]
+    assert up == [i - 3 if i >= 3 else i for i in LANES]
+    assert up_in_16 == [i - 1 if i % 16 else i for i in LANES]
+    assert ballot == [sum(1 << i for i in LANES if i % 3 == 0)] * 32
+    assert some == [1] * 32 and every == [0] * 32
+    assert floats == [i ^ 1 for i in LANES]
+
+
+def order(emu, blocks: int, threads: int, **settings) -> list[int]:
+    emu.configure(**settings)
+    return emu.run_example("arrival_order", [blocks, threads])
+
+
+def test_schedules(emu):
+    everyone = list(range(3 * 96))
+    assert order(emu, 3, 96) == everyone
+    assert order(emu, 3, 96, schedule="reverse") == everyone[::-1]
+    random = order(emu, 3, 96, schedule="random", seed=1)
+    assert sorted(random) == everyone and random != everyone
+    assert order(emu, 3, 96, schedule="random", seed=1) == random != order(emu, 3, 96, schedule="random", seed=2)
+    with pytest.raises(ValueError, match="forward, reverse or random, got backward"):
+        emu.configure(schedule="backward")
+
+
+def test_random_orders_blocks_warps_and_lanes(emu):
+    random = [order(emu, 8, 256, schedule="random", seed=seed) for seed in range(6)]
+    blocks = {tuple(thread // 256 for thread in one[::256]) for one in random}
+    assert len(blocks) == 6
+    warps = [[thread // 32 % 8 for thread in one[:256]] for one in random]
+    lanes = {tuple(thread % 32 for thread in one[:256] if thread // 32 % 8 == 0) for one in random}
+    assert len({tuple(dict.fromkeys(one)) for one in warps}) == 6 and len(lanes) == 6
+
+
+def test_memory_is_poisoned(emu):
+    like = normal((5, 7), torch.float32)
+    for poison in (0xA5, 0x3C):
+        emu.configure(poison=poison, races=False)
+        word = int.from_bytes([poison] * 4, "little")
+        assert emu.run_example("shared_poison", []) == [word, word]
+        assert (OPS.transcast_emu.unwritten(like).view(torch.uint8) == poison).all()
+
+
+NO_IMAGE = 209
+
+
+def test_a_launch_that_fails_names_call_and_status(emu):
+    x = normal((4, 6), torch.float32)
+    emu.fail_next("cudaLaunchKernel", NO_IMAGE)
+    with pytest.raises(RuntimeError, match="cudaLaunchKernel failed with cudaErrorNoKernelImageForDevice"):
+        OPS.transcast_emu.amax(x)
+    assert OPS.transcast_emu.amax(x) == x.abs().max()
+
+
+def test_arithmetic_is_the_devices_own(emu):
+    """torch.set_flush_denormal is the calling thread's affair, and stays as it was."""
+    x = torch.tensor([1e-40, 3e-41])
+    want = OPS.transcast_emu.cast(x, scalar(2.0**126), E4M3)
+    try:
+        assert torch.set_flush_denormal(True)
+        got = OPS.transcast_emu.cast(x, scalar(2.0**126), E4M3)
+        assert (torch.tensor([1e-40]) * 1.0).item() == 0.0
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(got[0].view(torch.uint8), want[0].view(torch.uint8)) and got[0].view(torch.uint8).all()
+    assert math.isfinite(got[1].item())
+
+
+def test_runtime_calls_are_counted(emu):
+    OPS.transcast_emu.amax(normal((4, 6), torch.float32))
+    assert emu.calls()["cudaLaunchKernel"] == 1
+    emu.reset()
+    assert emu.calls() == {}
+
+
+def test_no_call_escapes_to_the_real_runtime(emu):
+    """torch may have brought a libcudart into the process, which would answer what the stand-in does not."""
+    symbols = subprocess.run(["nm", "-D", "--undefined-only", emu.__file__], capture_output=True, text=True)
+    assert symbols.returncode == 0 and "aoti_torch_empty_strided" in symbols.stdout
+    assert not re.findall(r" U (cu[a-zA-Z]\w*)", symbols.stdout)
