@@ -55,6 +55,18 @@ def quantize_transpose(x: Tensor, fmt: torch.dtype, to_fp8: Callable = saturated
     return q, scale_inv, q.t().contiguous(), scale_inv
 
 
+def act_quantize_transpose(x: Tensor, up: Tensor, fmt: torch.dtype) -> tuple[Tensor, ...]:
+    """swiglu in FP32, as ours; its last bits are those of torch's sigmoid."""
+    return quantize_transpose(torch.nn.functional.silu(x.float()) * up.float(), fmt)
+
+
+def dact_quantize_transpose_dbias(g: Tensor, x: Tensor, up: Tensor, fmt: torch.dtype) -> tuple[Tensor, ...]:
+    g, x, up = g.float(), x.float(), up.float()
+    s = torch.sigmoid(x)
+    gradient = torch.cat([g * (s * (1 + x * (1 - s))) * up, g * (x * s)], dim=-1)
+    return *quantize_transpose(gradient, fmt), gradient.sum(dim=0)
+
+
 def dequantize(q: Tensor, scale_inv: Tensor, dtype: torch.dtype) -> Tensor:
     return (q.float() * scale_inv).to(dtype)
 
@@ -102,19 +114,28 @@ def onednn_helps() -> bool:
         return False
 
 
-def through_scaled_mm(name: str, call: Callable[[], object]) -> Contender:
+def through_scaled_mm(name: str, call: Callable[[], object], device: torch.device) -> Contender:
+    if device.type != "cpu":
+        return Contender(name, call)
     if onednn_helps():
         return Contender(name, call, note="through oneDNN, the faster way here")
     return Contender(name, call, without_onednn, note="without oneDNN, the faster way here")
 
 
 def scaled_mm(
-    a: Tensor, b: Tensor, a_scale_inv: Tensor, b_scale_inv: Tensor, out_dtype: torch.dtype
+    a: Tensor,
+    b: Tensor,
+    a_scale_inv: Tensor,
+    b_scale_inv: Tensor,
+    out_dtype: torch.dtype,
+    fast_accum: bool = False,
 ) -> Contender:
     def call() -> Tensor:
-        return torch._scaled_mm(a, b.t(), a_scale_inv, b_scale_inv, out_dtype=out_dtype)
+        return torch._scaled_mm(
+            a, b.t(), a_scale_inv, b_scale_inv, out_dtype=out_dtype, use_fast_accum=fast_accum
+        )
 
-    return through_scaled_mm("_scaled_mm", call)
+    return through_scaled_mm("_scaled_mm", call, a.device)
 
 
 def _torchao(module: str) -> object:
@@ -143,4 +164,4 @@ def torchao_linear(layer: nn.Linear, step: Callable[[nn.Module], None], compile_
     except (ImportError, AttributeError) as error:
         return missing(name, error)
     run = torch.compile(converted, dynamic=False) if compile_it else converted
-    return through_scaled_mm(name, lambda: step(run))
+    return through_scaled_mm(name, lambda: step(run), layer.weight.device)

@@ -39,9 +39,9 @@ def check_gemm(
 def check_gemm_out(backend, args, out, bias=None, epilogue="none", aux=None, accumulate=False, aux_out=None):
     y, pre = reference.gemm_fp64(*args, bias, epilogue, aux, out.dtype)
     added_to = out.clone() if accumulate else None
-    bound, pre_bound = gemm_bound(*args, bias, epilogue, y, pre, out.dtype, added_to)
     if accumulate:
         y = y + added_to.to(torch.float64)
+    bound, pre_bound = gemm_bound(*args, bias, epilogue, y, pre, out.dtype, added_to)
     moved = [None if t is None else t.to(backend.device) for t in (out, aux_out)]
     moved_args = [None if t is None else t.to(backend.device) for t in (*args, bias, aux)]
     backend.ops.gemm_out(*moved_args[:5], epilogue, moved_args[5], False, accumulate, *moved)

@@ -1,0 +1,23 @@
+"""Every mutation there is."""
+
+from __future__ import annotations
+
+from mutations import Mutation, bounds, found, movement, order, values
+
+ALL: list[Mutation] = [
+    *found.all_found(),
+    *order.REDUCTIONS,
+    *order.ATOMICS,
+    *order.ENDS,
+    *bounds.ROWS_AND_COLUMNS,
+    *bounds.PADDING,
+    *bounds.UNALIGNED,
+    *bounds.INDICES,
+    *values.ROUNDING,
+    *values.AMAX,
+    *values.SCALES,
+    *values.ACTIVATION,
+    *values.SUMS,
+    *movement.PLACES,
+    *movement.COSTS,
+]

@@ -1,0 +1,86 @@
+"""Mutations of every barrier, shuffle mask and bound that the sources have: found in them, not listed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mutations import CUDA, Mutation
+
+SHADOWED = {"launch.cuh", "vec.cuh"}  # the emulator has its own
+BARRIER = "__syncthreads();"
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """Name and text of each file with kernels."""
+    for path in sorted(CUDA.iterdir()):
+        if path.suffix in (".cu", ".cuh") and path.name not in SHADOWED and not path.name.startswith("gemm"):
+            yield path.name, path.read_text()
+
+
+def line_of(text: str, place: int) -> int:
+    return text.count("\n", 0, place) + 1
+
+
+def units_of(line: str) -> tuple[str, ...]:
+    """Only the gradients of swiglu have a second part."""
+    return ("pass_gradient",) if "part > 0" in line else ()
+
+
+def barriers() -> Iterator[Mutation]:
+    for file, text in sources():
+        places = [match.start() for match in re.finditer(re.escape(BARRIER), text)]
+        for nth, place in enumerate(places):
+            where = f"{file}:{line_of(text, place)}"
+            units = units_of(text.splitlines()[line_of(text, place) - 1])
+            for kind, new in (
+                ("missing barrier", ";"),
+                ("divergent barrier", f"if (threadIdx.x < 32) {BARRIER}"),
+            ):
+                yield Mutation(kind, where, file, BARRIER, new, len(places), nth, units)
+
+
+def masks() -> Iterator[Mutation]:
+    old = "_sync(kAllLanes"
+    for file, text in sources():
+        places = [match.start() for match in re.finditer(re.escape(old), text)]
+        for nth, place in enumerate(places):
+            where = f"{file}:{line_of(text, place)} (shuffle {nth + 1} of the file)"
+            yield Mutation("shuffle mask", where, file, old, "_sync(0xffffu", len(places), nth)
+
+
+def arguments_of(text: str, start: int) -> tuple[int, list[str]]:
+    """The arguments of the call whose '(' is at ``start``, and where its ')' is."""
+    depth, pieces, begin, at = 0, [], start + 1, start
+    while True:
+        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return at, [*pieces, text[begin:at]]
+        if depth == 1 and text[at] == ",":
+            pieces.append(text[begin:at])
+            begin = at + 1
+        at += 1
+
+
+def bounds() -> Iterator[Mutation]:
+    """The predicate of each load and store: left out, and one further at each of its comparisons."""
+    for file, text in sources():
+        for match in re.finditer(r"\b(ldg|stg)\(", text):
+            end, arguments = arguments_of(text, match.end() - 1)
+            predicate = arguments[-1].strip()
+            if predicate == "true":
+                continue
+            call = text[match.start() : end + 1]
+            where, times = f"{file}:{line_of(text, match.start())}", text.count(call)
+            changed = {"missing bound": "true"}
+            for i, comparison in enumerate(re.finditer(r" (<=?) ", predicate)):
+                further = " <= " if comparison[1] == "<" else " <= 1 + "
+                before, after = predicate[: comparison.start()], predicate[comparison.end() :]
+                changed[f"bound off by one ({i + 1})"] = before + further + after
+            for kind, new in changed.items():
+                head = call[: call.rindex(predicate)]
+                yield Mutation(kind.split(" (")[0], f"{where}: {predicate} -> {new}", file, call, f"{head}{new})", times)
+
+
+def all_found() -> list[Mutation]:
+    return [*barriers(), *masks(), *bounds()]

@@ -1,0 +1,51 @@
+"""How data moves: what goes where, through which bank, in which sectors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mutations import Mutation as M
+
+CONVERT, TILE, SEGMENT, CAST, PASSES = "convert.cuh", "tile.cuh", "segment.cuh", "cast.cuh", "passes.cuh"
+
+PLACES = [
+    M("swapped q and q_t", "tiles", PASSES, "tile.q = {args.q};\n    tile.q_stride = args.out_cols();\n    tile.transposed = {{args.q_t}",
+      "tile.q = {args.q_t};\n    tile.q_stride = args.out_cols();\n    tile.transposed = {{args.q}"),
+    M("swapped q and q_t", "many matrices", "multi_quantize.cu", "          {args.q},\n          {args.q_t},\n", "          {args.q_t},\n          {args.q},\n"),
+    M("wrong stride", "q has its operand's", PASSES, "tile.q_stride = args.out_cols();", "tile.q_stride = args.x.stride;"),
+    M("wrong stride", "rows of codes", PASSES, "rows.q_stride = x.cols;", "rows.q_stride = x.stride;"),
+    M("transpose of 4 x 4", "two columns swapped", CONVERT, "columns[1] = __byte_perm(ab_low, cd_low, 0x7632);",
+      "columns[1] = __byte_perm(ab_high, cd_high, 0x5410);"),
+    M("transpose of 4 x 4", "two rows swapped", CONVERT, "cd_low = __byte_perm(rows[2], rows[3], 0x5140)", "cd_low = __byte_perm(rows[3], rows[2], 0x5140)"),
+    M("runs", "upper and lower rows swapped", CAST, "make_uint2(upper_columns[k], lower_columns[k])", "make_uint2(lower_columns[k], upper_columns[k])"),
+    M("runs", "halves swapped", CAST, "Runs<8>::at(lane, 4 * half + k, warp, warps)", "Runs<8>::at(lane, 4 * (1 - half) + k, warp, warps)"),
+    M("runs", "transpose: halves swapped", "transpose.cu", "half ? run.y : run.x", "half ? run.x : run.y"),
+    M("runs", "transpose: another word", "transpose.cu", "4 * word + k, warp", "4 * (3 - word) + k, warp"),
+    M("runs", "columns of one lane beside each other", TILE, "(column_in_group * kLanes + lane) * warps", "(lane * kGroup + column_in_group) * warps"),
+    M("swizzle", "of the stores only", TILE, "(warp ^ swizzle(lane, warps))", "warp"),
+    M("swizzle", "of the loads only", TILE, "2 * (pair ^ (swizzle >> 1))", "2 * pair"),
+    M("swizzle", "order within a pair", TILE, "swizzle & 1 ? make_uint4(both.z", "false ? make_uint4(both.z"),
+    M("octets", "FP32: neighbours are not asked", SEGMENT, "odd ? make_uint2(received, codes[1]) : make_uint2(codes[0], received)", "make_uint2(codes[0], codes[1])"),
+    M("octets", "FP32: the wrong half", SEGMENT, "odd ? codes[0] : codes[1], 1)", "odd ? codes[1] : codes[0], 1)"),
+    M("octets", "FP32: another octet", SEGMENT, "(lane & 1) * 16 + (lane >> 1)", "(lane & 15) * 2 + (lane >> 4)"),
+    M("chunks", "dequantize: another lane's", "dequantize.cu", "(from * kGroup + member) * 16", "(chunk * kGroup + i) * 16"),
+]  # fmt: skip
+
+COSTS = [
+    M("no swizzle", "runs", TILE, "{ return lane * warps / kMaxWarps & (warps - 1); }", "{ return 0 * lane * warps; }"),
+    M("no swizzle", "transpose", TILE, "{ return lane * warps / kMaxWarps & (warps - 1); }", "{ return 0 * lane * warps; }", units=("transpose",)),
+    M("wrong swizzle", "runs", TILE, "{ return lane * warps / kMaxWarps & (warps - 1); }", "{ return lane / 4 & (warps - 1); }"),
+    M("no swizzle", "column sums", CAST, "Lanes<T>::kHalves ? 40 : 36;", "32;"),
+    M("uncoalesced", "stores of q_t", TILE, "const int index = pass * blockDim.x + threadIdx.x;", "const int index = threadIdx.x * kPasses + pass;"),
+    M("uncoalesced", "FP32 loads use half of each sector", SEGMENT, "kHalves = Chunks<T>::kCount == 2;", "kHalves = false;"),
+    M("read twice", "segments are unaligned", PASSES, "rows_kernel<Source, Aligned, Fp8> :", "rows_kernel<Source, Unaligned, Fp8> :"),
+    M("read twice", "tiles are unaligned", PASSES, "tiles_kernel<Source, Aligned, Fp8, kSums> :", "tiles_kernel<Source, Unaligned, Fp8, kSums> :"),
+    M("read twice", "the chunk behind an aligned row", SEGMENT, "last && shift != 0 &&", "last &&"),
+    M("narrow", "dequantize goes element by element", "dequantize.cu", "launch(chunks ? chunks_kernel", "launch(false ? chunks_kernel"),
+    M("narrow", "few rows per tile", TILE,
+      "while (warps > 4 && (rows + kWarpRows * warps - 1) / (kWarpRows * warps) * column_tiles < multiprocessors)",
+      "while (warps > 4)"),
+    M("launches", "one per matrix", "multi_quantize.cu", "constexpr int kJobs = 400;", "constexpr int kJobs = 1;"),
+]  # fmt: skip
+# The bytes are right, what it costs is not.
+COSTS = [replace(mutation, tests=("tests/test_traffic.py",)) for mutation in COSTS]

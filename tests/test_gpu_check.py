@@ -1,0 +1,411 @@
+"""gpu_check.sh goes through its steps without a GPU, and what it says follows from what it found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+sys.path += [str(BENCHMARKS), str(BENCHMARKS / "gpu")]
+
+import check  # noqa: E402
+import clocks  # noqa: E402
+import composite  # noqa: E402
+import kernels  # noqa: E402
+import layers  # noqa: E402
+import lt_runs  # noqa: E402
+import products  # noqa: E402
+import record  # noqa: E402
+import sanitize  # noqa: E402
+import smoke  # noqa: E402
+import suite  # noqa: E402
+import summary  # noqa: E402
+import targets  # noqa: E402
+from lt_query import Query  # noqa: E402
+from steps import STEPS, StepPlan  # noqa: E402
+
+PARTS = ["probe", "training"]  # of a dry run; all of them take a minute or two
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    env = {**os.environ, "PYTHON": sys.executable}
+    command = ["bash", str(BENCHMARKS / "gpu_check.sh"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd="/", timeout=300)
+
+
+def rows_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_dry_run(tmp_path):
+    done = run(str(tmp_path / "out"), "--dry", "--only", ",".join(PARTS))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "dry run" in done.stdout
+    found = json.loads((tmp_path / "out/summary.json").read_text())
+    assert found["right"] and found["wrong"] == []
+    assert {name: step["status"] for name, step in found["steps"].items()} == dict.fromkeys(PARTS, "passed")
+    assert {mark["verdict"] for mark in found["marks"]} == {"not measured"}  # dry figures measure nothing
+    for part in PARTS:
+        entries = rows_of(tmp_path / f"out/{part}.jsonl")
+        assert all({"device", "driver", "torch", "commit", "sources"} <= entry.keys() for entry in entries)
+        assert {entry["scope"] for entry in entries} == {"dry"}
+    measured = [entry for entry in rows_of(tmp_path / "out/training.jsonl") if entry.get("us")]
+    assert {entry["op"] for entry in measured} == {"decoder_layer", "training_step_1b"}
+    queries = rows_of(tmp_path / "out/probe.jsonl")
+    assert sum(entry["op"] == "product" for entry in queries) > 150
+    assert [entry["wrong"] for entry in queries if entry["op"] == "products"] == [0]
+    if not any("missing" in entry for entry in queries):  # where there is a cuBLASLt
+        assert sum(entry["op"] == "heuristic" for entry in queries) > 1800
+
+
+@pytest.mark.parametrize(
+    ("part", "ops", "contenders"),
+    [
+        (kernels, {*kernels.MARKED, *kernels.OTHERS, "copy", "multi_quantize_transpose"}, {"copy", "eager"}),
+        (products, {"gemm"}, {"matmul bf16", "_scaled_mm", "ours, fast_accum off", "ours, bias"}),
+        (
+            layers,
+            {"linear", "linear_graph", "linear_host", "gemm_host"},
+            {"nn.Linear", "_scaled_mm composite"},
+        ),
+    ],
+    ids=["kernels", "products", "layers"],
+)
+def test_benchmarks_at_tiny_sizes(tmp_path, part, ops, contenders):
+    step = step_in(tmp_path)
+    part.run(step)
+    measured = [entry for entry in rows_of(tmp_path / "rows.jsonl") if entry.get("us")]
+    assert step.failures == 0
+    assert ops <= {entry["op"] for entry in measured}
+    assert {"ours", *contenders} <= {entry["contender"] for entry in measured}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dry", "--only", "smoke,benchmarks"], "there is no step benchmarks"),
+        (["--dry", "--torchao", "/nowhere/torchao.whl"], "it is not there"),
+        (["--dry"], "has results already"),
+    ],
+)
+def test_wrong_arguments(tmp_path, capsys, arguments, message):
+    (tmp_path / "check.jsonl").touch()
+    with pytest.raises(SystemExit) as stopped:
+        check.arguments([str(tmp_path), *arguments])
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
+
+
+def program(folder: Path, name: str, code: str) -> str:
+    (folder / f"{name}.py").write_text(code)
+    return str(folder / f"{name}.py")
+
+
+def outcomes(monkeypatch, folder: Path, steps: list[StepPlan], limit: int = 60) -> check.Check:
+    """The check of these steps instead of its own."""
+    monkeypatch.setattr(check, "STEPS", steps)
+    (folder / "logs").mkdir()
+    options = argparse.Namespace(outdir=folder, dry=True, quick=False, only=None, limit=limit)
+    made = check.Check(options)
+    made.right = made.run()
+    return made
+
+
+def test_steps_stop_in_time_and_need_others(monkeypatch, tmp_path, capsys):
+    slow = program(tmp_path, "slow", "import time; time.sleep(60)")
+    fine, bad = program(tmp_path, "fine", ""), program(tmp_path, "bad", "raise SystemExit(3)")
+    steps = [
+        StepPlan("fine", 0, 9, fine, needs=(), correctness=True),
+        StepPlan("bad", 0, 9, bad, needs=()),
+        StepPlan("after", 1, 9, fine, needs=("bad",)),
+        StepPlan("slow", 2, 0, slow, needs=("fine",)),
+    ]
+    made = outcomes(monkeypatch, tmp_path, steps)
+    status = {outcome.step.name: outcome.status for outcome in made.outcomes}
+    assert status == {"fine": "passed", "bad": "failed", "after": "not run", "slow": "out of time"}
+    assert made.right  # what judges has passed
+    assert "needs bad" in capsys.readouterr().out
+    written = {entry["step"]: entry["status"] for entry in rows_of(tmp_path / "check.jsonl")}
+    assert written == status
+
+
+@pytest.mark.parametrize(("code", "limit"), [("raise SystemExit(1)", 60), ("", 1)])
+def test_what_judges_must_pass(monkeypatch, tmp_path, code, limit):
+    steps = [StepPlan("smoke", 0, 9, program(tmp_path, "smoke", code), needs=(), correctness=True)]
+    made = outcomes(monkeypatch, tmp_path, steps, limit)
+    assert made.outcomes[0].status == ("failed" if code else "not run") and not made.right
+
+
+def test_steps_name_programs_that_are_there():
+    for step in STEPS:
+        assert (BENCHMARKS / step.program).is_file()
+        assert set(step.needs) <= {other.name for other in STEPS if other.stage < step.stage}
+    assert sum(step.seconds for step in STEPS if step.stage == 0) > 0
+    assert [step.stage for step in STEPS] == sorted(step.stage for step in STEPS)
+
+
+def step_in(folder: Path) -> record.Step:
+    return record.Step("step", folder / "rows.jsonl", "cpu", quick=False, dry=True)
+
+
+def test_an_error_becomes_a_row_and_the_step_goes_on(tmp_path):
+    step = step_in(tmp_path)
+    step.attempt("broken", lambda: torch.zeros(2) @ torch.zeros(3))
+    step.attempt("fine", lambda: step.row(op="fine", ok=True))
+    broken, fine = rows_of(tmp_path / "rows.jsonl")
+    assert step.failures == 1 and fine["op"] == "fine"
+    assert (broken["op"], broken["ok"]) == ("broken", False) and broken["error"].startswith("RuntimeError: ")
+    assert "broken" in summary.described(broken)
+
+
+def test_marks_follow_from_rows():
+    shape, cube = [8192, 8192], [8192] * 3
+    cast = {"op": "cast", "shape": shape, "dtype": "bf16", "how": "cold", "contender": "ours", "us": 10.0}
+    gemm = {"op": "gemm", "shape": cube, "dtype": "bf16", "how": "queued"}
+    layer = {"op": "decoder_layer", "shape": [1, 2], "dtype": "bf16", "how": "eager"}
+    entries = [
+        {**cast, "percent_of_ceiling": 84.0},
+        {**cast, "how": "warm", "percent_of_ceiling": 99.0},
+        {**gemm, "contender": "ours", "us": 500.0},
+        {**gemm, "contender": "matmul bf16", "us": 1000.0},
+        {**layer, "contender": "ours", "us": 10.0},
+        {**layer, "contender": "nn.Linear", "us": 13.0},
+        {**layer, "contender": "nn.Linear", "us": 99.0, "scope": "dry"},
+    ]
+    found = {mark["mark"]: mark for mark in targets.verdicts(entries)}
+    assert found["cast 8192x8192 bf16"]["verdict"] == "missed"
+    assert found["gemm 8192x8192x8192 bf16"]["verdict"] == "met"
+    assert found["gemm 8192x8192x8192 bf16"]["got"] == 2
+    assert found["decoder_layer bf16"]["got"] == 1.3 and found["decoder_layer bf16"]["verdict"] == "missed"
+    assert found["linear_host bf16"]["verdict"] == "not measured"
+    later = [*entries, {**cast, "percent_of_ceiling": 90.0}]
+    assert {m["mark"]: m["verdict"] for m in targets.verdicts(later)}["cast 8192x8192 bf16"] == "met"
+
+
+QUERIES = {
+    "bias": Query(m=48, n=32, k=160, epi="bias", bias="bf16"),
+    "relu_bias": Query(m=48, n=32, k=160, epi="relu_bias", bias="bf16", d="f32"),
+    "gelu_aux": Query(m=48, n=32, k=160, epi="gelu_aux", aux="bf16"),
+    "dgelu": Query(m=48, n=32, k=160, epi="dgelu", aux="bf16"),
+    "fp8": Query(m=48, n=32, k=160, d="e4m3", dscale=True, amax=True),
+    "blocks": Query(m=48, n=32, k=160, sa="vec128", sb="blk128x128"),
+    "beta": Query(m=48, n=32, k=160, d="f32"),
+}
+FAULTS = {  # what a wrong rule would do to the result
+    "scale": lambda run: run.d.copy_((run.d.float() * 1.2).to(run.d.dtype)),
+    "one_element": lambda run: run.d.view(-1)[7:8].copy_((run.d.view(-1)[7:8].float() + 30).to(run.d.dtype)),
+    "unwritten": lambda run: run.d.fill_(float("nan")),
+    "amax": lambda run: run.amax.mul_(1.5),
+    "aux": lambda run: run.aux.zero_(),
+}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+def test_probe_sees_wrong_results(name, fault):
+    def multiply(run: lt_runs.Run) -> str:
+        run.compute()
+        if fault:
+            FAULTS[fault](run)
+        return "SUCCESS"
+
+    query = QUERIES[name]
+    found = lt_runs.verdict(query, float(name == "beta"), "cpu", multiply)
+    seen = {"amax": query.amax, "aux": query.epi == "gelu_aux"}.get(fault, fault is not None)
+    assert found["ok"] is not seen, found
+
+
+@pytest.mark.parametrize(
+    ("epilogue", "acc", "beta", "y", "pre"),
+    [
+        ("default", 2.0, 0.0, 2.0, 2.0),
+        ("default", 2.0, 1.0, 9.0, 9.0),
+        ("bias", 2.0, 0.0, 5.0, 5.0),
+        ("relu_bias", -4.0, 0.0, 0.0, -1.0),
+        ("gelu", 2.0, 0.0, 1.9545977, 2.0),
+        ("gelu_aux_bias", -2.0, 0.0, 0.8411920, 1.0),
+        ("dgelu", 3.0, 0.0, 1.5, 3.0),
+    ],
+)
+def test_probe_knows_the_epilogues(epilogue, acc, beta, y, pre):
+    """With a bias of 3, a C of 7 and an aux of 0; gelu's values from its definition."""
+    run = lt_runs.Run(Query(m=16, n=16, k=16, epi=epilogue), beta)
+    for tensor, value in ((run.bias, 3), (run.c, 7), (run.aux_given, 0)):
+        tensor.fill_(value)
+    results = run.epilogue(torch.full((16, 16), acc, dtype=torch.float64))
+    for got, expected in zip(results, (y, pre), strict=True):
+        assert torch.allclose(got, torch.full_like(got, expected), atol=1e-6)
+
+
+def test_probe_spreads_scales_as_documented():
+    rows, k = 200, 300
+    stored, each = lt_runs.scales("vec128", rows, k)
+    assert stored.shape == (3, 200) and each.shape == (rows, k)
+    assert each[130, 127] == stored[0, 130] and each[130, 128] == stored[1, 130]
+    stored, each = lt_runs.scales("blk128x128", rows, k)
+    assert stored.shape == (2, 4) and each.shape == (rows, k)
+    assert each[127, 299] == stored[0, 2] and each[128, 127] == stored[1, 0]
+    stored, each = lt_runs.scales("outer_vec", rows, k)
+    assert stored.shape == (200,) and each[7, 9] == stored[7]
+
+
+def test_probe_notes_a_refusal():
+    found = lt_runs.verdict(QUERIES["bias"], 0.0, "cpu", lambda run: "NOT_SUPPORTED")
+    assert found == {"status": "NOT_SUPPORTED", "ok": None}
+
+
+def test_sanitizer_log():
+    log = """
+========= Invalid __global__ write of size 16 bytes
+=========     at void transcast::cuda::rows_kernel<float, true>(transcast::Args)+0x120 in cast.cu:88
+=========     by thread (0,0,0) in block (1,0,0)
+========= ERROR SUMMARY: 3 errors
+"""
+    found = sanitize.problems(log)
+    assert found["problems"] == 3 and found["summary"] == "3 errors"
+    assert found["kernels"] == ["transcast::cuda::rows_kernel<float, true>(transcast::Args)"]
+    fine = "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+    assert sanitize.problems(fine)["problems"] == 0
+    assert sanitize.problems("Killed")["problems"] is None
+
+
+SANITIZER = """#!{python}
+import subprocess, sys
+start = sys.argv.index({python!r})
+print("=========" " COMPUTE-SANITIZER", " ".join(sys.argv[1:start]))
+code = subprocess.run(sys.argv[start:]).returncode
+print("========= ERROR SUMMARY: {errors} errors")
+sys.exit(code or {code})
+"""
+
+
+@pytest.mark.parametrize("errors", [0, 2])
+def test_sanitizers_verdict(monkeypatch, tmp_path, errors):
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(SANITIZER.format(python=sys.executable, errors=errors, code=77 if errors else 0))
+    tool.chmod(0o755)
+    monkeypatch.setattr(sanitize, "PASS", [sys.executable, program(tmp_path, "watched", "")])
+    assert sanitize.check(step_in(tmp_path), str(tool), "racecheck", tmp_path) is (errors == 0)
+    (row,) = rows_of(tmp_path / "rows.jsonl")
+    assert (row["op"], row["ok"], row["problems"]) == ("racecheck", errors == 0, errors)
+    log = (tmp_path / "sanitizer-racecheck.log").read_text()
+    assert "--tool racecheck" in log and "--kernel-regex kns=transcast" in log
+
+
+class Gpu:
+    """Stands for torch.cuda: work takes its time once the host has handed it over, in order."""
+
+    def __init__(self) -> None:
+        self.now = self.free_at = 0.0  # seconds: of the host; when the GPU is done with all it has
+
+    def work(self, seconds: float, host: float = 0.0) -> None:
+        self.now += host
+        self.free_at = max(self.free_at, self.now) + seconds
+
+    def _sleep(self, cycles: int) -> None:
+        self.work(cycles / 2e9)
+
+    def synchronize(self) -> None:
+        self.now = self.free_at = max(self.now, self.free_at)
+
+    def Event(self, enable_timing: bool):  # noqa: N802 torch's name
+        gpu = self
+
+        class Event:
+            def record(self) -> None:
+                self.at = max(gpu.free_at, gpu.now)
+
+            def synchronize(self) -> None:
+                gpu.synchronize()
+
+            def elapsed_time(self, end) -> float:
+                return 1e3 * (end.at - self.at)
+
+        return Event()
+
+
+class Flush:
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+
+    def sum(self) -> None:
+        self.gpu.work(100e-6, host=3e-6)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    gpu = Gpu()
+    monkeypatch.setattr(clocks.torch, "cuda", gpu)
+    monkeypatch.setattr(clocks.torch, "zeros", lambda *_, **__: Flush(gpu))
+    monkeypatch.setattr(clocks.time, "perf_counter", lambda: gpu.now)
+    return gpu
+
+
+@pytest.mark.parametrize(("device_us", "host_us"), [(50, 5), (5, 20)])
+def test_clocks(gpu, device_us, host_us):
+    def call() -> None:
+        gpu.work(device_us * 1e-6, host_us * 1e-6)
+
+    slower = max(device_us, host_us)
+    assert clocks.eager(call, 1000) * 1e6 == pytest.approx(slower, rel=0.01)
+    assert clocks.queued(call, 100) * 1e6 == pytest.approx(device_us)
+    assert clocks.Cold()(call, 100) * 1e6 == pytest.approx(device_us)
+    assert clocks.enqueuing(call, 100) * 1e6 == pytest.approx(host_us)
+
+
+def test_results_of_the_suite(tmp_path):
+    (tmp_path / "test_two.py").write_text("def test_a(): pass\n\n\ndef test_b(): assert 1 + 1 == 3\n")
+    report = tmp_path / "report.xml"
+    command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-p", "no:cacheprovider"]
+    subprocess.run([*command, str(tmp_path / "test_two.py")], capture_output=True, cwd=tmp_path, timeout=120)
+    found = suite.results_of(report)
+    assert (found["tests"], found["failures"], found["errors"]) == (2, 1, 0)
+    assert found["failed"][0]["test"] == "test_b" and "1 + 1" in found["failed"][0]["message"]
+
+
+def test_files_of_the_ops_come_first():
+    files = [path for path in Path(__file__).parent.glob("test_*.py") if suite.takes_backend(path)]
+    names = [path.name for path in suite.in_order(files)]
+    assert names[0] == "test_cast.py" and names.index("test_gemm.py") < names.index("test_linear.py")
+    assert "test_compile.py" in names and "test_build.py" not in names
+
+
+def test_smoke_checks_every_op():
+    from cases import OUTPUTS
+
+    backend = smoke.backend_of("cpu")
+    names = {what.split()[0] for what, _ in smoke.checks(backend, small=True)}
+    assert names == {*OUTPUTS, "FP8Linear"}
+
+
+def test_smoke_sees_a_wrong_op(tmp_path):
+    class Wrong:
+        def __getattr__(self, name: str):
+            def op(*args: object):
+                results = getattr(torch.ops.transcast, name)(*args)
+                return results + 1 if isinstance(results, torch.Tensor) else results
+
+            return op
+
+    step = step_in(tmp_path)
+    smoke.run(step, smoke.Backend("emu", Wrong(), torch.device("cpu")), small=True)
+    bad = {entry["op"].split()[1] for entry in rows_of(tmp_path / "rows.jsonl") if entry["ok"] is False}
+    assert {"amax", "gemm"} <= bad and "cast" not in bad
+
+
+def test_composite_has_the_gradients_of_linear():
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 48)
+    x, grad = torch.randn(32, 64, requires_grad=True), torch.randn(32, 48)
+    expected = torch.autograd.grad(layer(x), [x, layer.weight, layer.bias], grad)
+    y = composite.ScaledLinear.apply(x, layer.weight, layer.bias)
+    for got, want in zip(torch.autograd.grad(y, [x, layer.weight, layer.bias], grad), expected, strict=True):
+        assert (got - want).norm() < 0.1 * want.norm()
+    assert (y - layer(x)).norm() < 0.1 * layer(x).norm()
