@@ -25,35 +25,28 @@ TABLE, PAGE = HERE / "results" / "sass.json", HERE / "results" / "sass.md"
 NAMESPACES = re.compile(r"\(anonymous namespace\)::|transcast::cuda::|transcast::|^void ")
 
 
-def facts_of(kernel: Kernel) -> list[dict]:
-    """The kernel's row, or two where it has code for both layouts; names are still mangled."""
+def facts_of(kernel: Kernel) -> dict:
+    """The kernel's row; its name is still mangled."""
     code = list(kernel.instructions())
-    local = sum(instruction.base in LOCAL for instruction in code)
-    layouts = {", Aligned": False, ", Unaligned": True} if "multi_" in kernel.name else {"": None}
-    rows = []
-    for layout, unaligned in layouts.items():
-        path = main_path(kernel, unaligned) if has_main_path(kernel.name) else []
-        rows.append(
-            {
-                "kernel": kernel.name + layout,
-                "arch": kernel.arch,
-                "bound": kernel.threads,
-                "registers": kernel.registers,
-                "static_shared": kernel.shared,
-                "stack": kernel.stack,
-                "local": local,
-                "instructions": len(code),
-                "loads": _sorted(widths(code, "load")),
-                "stores": _sorted(widths(code, "store")),
-                "main": {
-                    "instructions": len(path),
-                    "loads": _sorted(widths(path, "load")),
-                    "stores": _sorted(widths(path, "store")),
-                    "in_flight": in_flight(path),
-                },
-            }
-        )
-    return rows
+    path = main_path(kernel) if has_main_path(kernel.name) else []
+    return {
+        "kernel": kernel.name,
+        "arch": kernel.arch,
+        "bound": kernel.threads,
+        "registers": kernel.registers,
+        "static_shared": kernel.shared,
+        "stack": kernel.stack,
+        "local": sum(instruction.base in LOCAL for instruction in code),
+        "instructions": len(code),
+        "loads": _sorted(widths(code, "load")),
+        "stores": _sorted(widths(code, "store")),
+        "main": {
+            "instructions": len(path),
+            "loads": _sorted(widths(path, "load")),
+            "stores": _sorted(widths(path, "store")),
+            "in_flight": in_flight(path),
+        },
+    }
 
 
 def has_main_path(mangled: str) -> bool:
@@ -67,14 +60,13 @@ def _sorted(counts: dict[int, int]) -> dict[str, int]:
 
 def readable(names: list[str]) -> dict[str, str]:
     """rows_kernel<Plain<bf16>, Aligned, e4m3> for a mangled name."""
-    mangled = [name.partition(",")[0] for name in names]
-    done = subprocess.run(["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True)
+    done = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
     clear = {}
     for name, demangled in zip(names, done.stdout.splitlines(), strict=True):
         short = NAMESPACES.sub("", demangled)
         short = short[: short.index(">(") + 1] if ">(" in short else short.partition("(")[0]
         short = re.sub(r"\b(F32|BF16|F16|E4M3|E5M2)\b", lambda found: found[0].lower(), short)
-        clear[name] = short + name[len(name.partition(",")[0]) :]
+        clear[name] = short
     return clear
 
 
@@ -117,8 +109,7 @@ def merged(rows: list[dict]) -> list[dict]:
 
 def read(library: Path) -> dict:
     """The table of a library: ``nvcc`` (its version), ``archs``, ``rows`` (one for each kernel and arch)."""
-    nvcc, found = read_library(library, facts_of)
-    rows = [row for of_kernel in found for row in of_kernel]
+    nvcc, rows = read_library(library, facts_of)
     names = readable([row["kernel"] for row in rows])
     rows = [finished({**row, "kernel": names[row["kernel"]]}) for row in rows]
     rows.sort(key=lambda row: (row["kernel"], float(row["arch"])))

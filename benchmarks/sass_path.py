@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from sass_listing import ATOMIC, Block, Instruction, Kernel
 
 WIDE = 128  # bits
-# Unaligned rows are put together from what neighbouring lanes have loaded; aligned code has no such shuffles.
-FROM_A_NEIGHBOUR = ("SHFL.DOWN", "SHFL.IDX")
 
 
 def loads(instructions: Iterable[Instruction], wide: bool) -> int:
@@ -54,30 +52,27 @@ def loop_of(blocks: list[Block], order: list[int], closing: set[tuple[int, int]]
     return loop
 
 
-def main_path(kernel: Kernel, unaligned: bool | None = None) -> list[Instruction]:
+def main_path(kernel: Kernel) -> list[Instruction]:
     """One turn of the innermost loop that loads global memory. Without such a loop: the way from the first
     instruction to the first atomic one, where blocks meet.
 
     Of several ways it is the one with the most 16-byte loads, then with the fewest narrower ones (they bring
     in the edges of a matrix), then with the fewest calls (of compiler functions, for rare operands), then
-    the longest. Loops on that way count once. ``unaligned`` chooses where code has both layouts.
+    the longest. Loops on that way count once.
     """
     blocks = kernel.blocks
     order, closing = order_of(blocks)
     wide = any(loads(block.instructions, True) for block in blocks)
-    shifting = {b for b in order if any(i.opcode in FROM_A_NEIGHBOUR for i in blocks[b].instructions)}
 
     def loaded(loop: set[int]) -> int:
         return sum(loads(blocks[b].instructions, wide) for b in loop)
 
     loops = [loop_of(blocks, order, closing, head) for head in {head for _, head in closing}]
-    loops = [loop for loop in loops if loaded(loop) and unaligned in (None, bool(loop & shifting))]
+    loops = [loop for loop in loops if loaded(loop)]
     inner = [loop for loop in loops if not any(other < loop for other in loops)]
     region = max(inner, key=lambda loop: (loaded(loop), len(loop)), default=set(order))
     head = next(block for block in order if block in region)
     ends = {latch for latch, target in closing if target == head and latch in region}
-    if unaligned is False:
-        region = region - shifting
     path = _best(blocks, [b for b in order if b in region], closing, ends, head, wide)
     code = [instruction for block in path for instruction in blocks[block].instructions]
     meeting = next((n for n, i in enumerate(code) if i.base in ATOMIC), len(code))

@@ -145,7 +145,7 @@ def _narrow_loads(row: dict) -> list[str]:
     narrow = {bits: count for bits, count in _counts(row, "loads").items() if bits < 128}
     if set(narrow) - {32} or sum(narrow.values()) > shape.scalars:
         wrong.append(f"loads narrower than 16 bytes on the main path: {narrow} (bits: count)")
-    whole = "Aligned" in words(kernel) and not kernel.startswith("multi_")
+    whole = "Aligned" in words(kernel)
     anywhere = {int(bits): count for bits, count in row["loads"].items() if int(bits) < 128}
     if whole and (set(anywhere) - {32} or sum(anywhere.values()) > SCALES):
         wrong.append(f"loads narrower than 16 bytes: {anywhere} (bits: count), besides {SCALES} scales")

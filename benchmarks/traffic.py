@@ -131,8 +131,9 @@ def cases() -> Iterator[tuple[str, tuple[int, ...], str, str]]:
                 yield op, (256, 256), dtype, view
 
 
-def measure(emu: ModuleType) -> list[dict]:
-    return [row_of(emu, *case) for case in cases()]
+def measure(emu: ModuleType, op: str = "") -> list[dict]:
+    """The rows of the table, or those of one op."""
+    return [row_of(emu, *case) for case in cases() if op in ("", case[0])]
 
 
 def as_json(rows: list[dict]) -> str:

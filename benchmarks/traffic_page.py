@@ -41,7 +41,8 @@ def widths(rows: list[dict], way: str) -> str:
 
 def worst_wavefronts(rows: list[dict]) -> str:
     pairs = [one[way] for row in rows for one in row["launches"] for way in ("read", "written")]
-    return f"{max(t['wavefronts'] / max(1, t['wavefronts_minimum']) for t in pairs):.3f}"
+    ratios = [traffic["wavefronts"] / least for traffic in pairs if (least := traffic["wavefronts_minimum"])]
+    return f"{max(ratios):.3f}" if ratios else "none"
 
 
 def summary(rows: list[dict]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Descriptors that the stand-in for cuBLASLt was given, given to the real library: which needs no GPU for that.
+"""What the stand-in for cuBLASLt was given, given to the real library, which needs no GPU for that.
 
 The real library checks the numbers and the sizes of attributes, so what it takes and gives back is what the
 stand-in has to take. Whether a value makes sense it says only on a GPU.

@@ -100,7 +100,8 @@ def test_defaults_are_those_of_the_real_library(emu):
         assert real.get(3, size) == value
 
 
-# What a change of one attribute makes of a question that was fine: object (0 to 3: layouts of A, B, C, D), number, value.
+# What changes make of a question that was fine, each of them an object (0 to 3: the layouts of A, B, C, D), a
+# number and a value.
 OP = "descriptor"
 REFUSED = {
     "compute type": (DEFAULT, R_16BF, [(OP, 0, COMPUTE_16F)], NOT_SUPPORTED),
@@ -169,7 +170,8 @@ def test_what_an_architecture_and_a_version_have(emu):
     rows, mx = (changed(asked, [(OP, 31, mode), (OP, 32, mode)]) for mode in (3, 2))
     aligned = [(OP, 17, 256), (OP, 18, 256)]
     rows, mx = changed(rows, aligned), changed(mx, aligned)
-    for arch, takes_rows, takes_mx in ((89, False, False), (90, True, False), (100, False, True), (120, False, True)):
+    taken = {89: (False, False), 90: (True, False), 100: (False, True), 120: (False, True)}
+    for arch, (takes_rows, takes_mx) in taken.items():
         assert emu.cublaslt_judge(asked, arch)[0] == SUCCESS
         assert (emu.cublaslt_judge(rows, arch)[0] == SUCCESS) == takes_rows, arch
         assert (emu.cublaslt_judge(mx, arch)[0] == SUCCESS) == takes_mx, arch
@@ -177,13 +179,14 @@ def test_what_an_architecture_and_a_version_have(emu):
     emu.configure_cublaslt(version=120800)
     assert emu.cublaslt_judge(rows, 90)[0] == NOT_SUPPORTED
     # Both operands square: other formats than TN then agree about k.
-    square = changed(asked, [(0, 3, 48), (2, 2, 48), (2, 4, 48), (3, 2, 48), (3, 4, 48), (OP, 3, 0)])
+    outputs = [(i, number, 48) for i in (2, 3) for number in (2, 4)]
+    square = changed(asked, [(0, 3, 48), *outputs, (OP, 3, 0)])
     assert emu.cublaslt_judge(square, 90)[0] == NOT_SUPPORTED
     assert emu.cublaslt_judge(square, 100)[0] == SUCCESS
 
 
 def test_what_the_heuristic_is_asked(emu):
-    """Attributes that no result shows: accumulation, the workspace's limit, what the pointers are multiples of."""
+    """Attributes that no result shows: accumulation, the workspace's limit, alignments."""
 
     def asked(device: int, fast_accum: bool) -> dict:
         emu.configure_cublaslt()

@@ -21,7 +21,6 @@ struct Job {
   Global<uint8_t> q, q_t;
   Global<float> scale_inv, scale_inv_t;
   uint32_t first_tile;
-  bool aligned;
 };
 
 struct Jobs {
@@ -54,27 +53,20 @@ TRANSCAST_HD uint32_t tiles_of(int64_t rows, int64_t columns) {
 }
 
 template <class T, class Access>
-__device__ __forceinline__ uint32_t tile_amax(const Job& job, uint32_t tile) {
-  using Source = Plain<T>;
-  Source source;
-  source.operand[0] = job.x;
-  const Extent extent = extent_of(job);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t first = int64_t(tile / extent.column_tiles) * kTileRows + warp * kWarpRows;
-  const int64_t column = int64_t(tile % extent.column_tiles) * kSegment;
-  uint32_t amax = 0;
-  for_rows<kWarpRows, 1, Access>(source, extent, first, column, lane,
-                              [&](int, int, const auto& v) { amax = amax_of(v[0], amax); });
-  return amax;
-}
-
-template <class T>
 __global__ void __launch_bounds__(32 * kMaxWarps, 1) multi_amax_kernel(const __grid_constant__ Jobs jobs) {
   Maxima& maxima = shared<Maxima>();
   const uint32_t index = job_of(jobs, blockIdx.x);
   const Job& job = jobs.job[index];
+  Plain<T> source;
+  source.operand[0] = job.x;
+  const Extent extent = extent_of(job);
   const uint32_t tile = blockIdx.x - job.first_tile;
-  publish(maxima, job.aligned ? tile_amax<T, Aligned>(job, tile) : tile_amax<T, Unaligned>(job, tile));
+  const int64_t first = int64_t(tile / extent.column_tiles) * kTileRows + threadIdx.x / 32 * kWarpRows;
+  const int64_t column = int64_t(tile % extent.column_tiles) * kSegment;
+  uint32_t amax = 0;
+  for_rows<kWarpRows, 1, Access>(source, extent, first, column, threadIdx.x % 32,
+                                 [&](int, int, const auto& v) { amax = amax_of(v[0], amax); });
+  publish(maxima, amax);
   __syncthreads();
   Finish finish{};
   finish.slot = jobs.slots + index;
@@ -85,7 +77,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1) multi_amax_kernel(const __g
   finish_block(finish, maxima, tiles_of(job.rows, job.columns));
 }
 
-template <class T, class Fp8>
+template <class T, class Access, class Fp8>
 __global__ void __launch_bounds__(32 * kMaxWarps, 1) multi_cast_kernel(const __grid_constant__ Jobs jobs) {
   TileSmem& smem = shared<TileSmem>();
   const uint32_t block = gridDim.x - 1 - blockIdx.x;  // the matrices read last are the ones still in L2
@@ -98,25 +90,12 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1) multi_cast_kernel(const __g
   args.q_stride = job.columns;
   args.transposed = {job.q_t, round_up(job.rows, kPadding)};
   args.scale = {&(jobs.slots + index).address->scale};
-  if (job.aligned) {
-    cast_tile<Plain<T>, Aligned, Fp8, false>(args, block - job.first_tile, smem);
-  } else {
-    cast_tile<Plain<T>, Unaligned, Fp8, false>(args, block - job.first_tile, smem);
-  }
+  cast_tile<Plain<T>, Access, Fp8, false>(args, block - job.first_tile, smem);
 }
 
-template <class T>
 Job job_of(const CastArgs& args, uint32_t first_tile) {
   const Matrix& x = args.x;
-  return {input(x, args.scale_inv),
-          x.rows,
-          x.cols,
-          {args.q},
-          {args.q_t},
-          {args.scale_inv},
-          {args.scale_inv_t},
-          first_tile,
-          is_aligned<T>(x) && x.cols % 8 == 0};
+  return {input(x, args.scale_inv), x.rows, x.cols, {args.q}, {args.q_t}, {args.scale_inv}, {args.scale_inv_t}, first_tile};
 }
 
 template <class T>
@@ -133,15 +112,20 @@ void run(const CudaContext& context, const std::vector<const CastArgs*>& matrice
     jobs.rule = rule;
     jobs.format_max = format_max(format);
     uint32_t tiles = 0;
+    bool aligned = true;  // one matrix that is not makes all of these take the other kernels, with the same traffic
     for (uint32_t i = 0; i < jobs.count; ++i) {
       const CastArgs& args = *matrices[done + i];
-      jobs.job[i] = job_of<T>(args, tiles);
+      jobs.job[i] = job_of(args, tiles);
       tiles += tiles_of(args.x.rows, args.x.cols);
+      aligned = aligned && is_aligned<T>(args.x) && args.x.cols % 8 == 0;
     }
     const dim3 grid(tiles), block(32 * kMaxWarps);
-    launch(multi_amax_kernel<T>, grid, block, sizeof(Maxima), stream_of(context), jobs);
+    launch(aligned ? multi_amax_kernel<T, Aligned> : multi_amax_kernel<T, Unaligned>, grid, block, sizeof(Maxima),
+           stream_of(context), jobs);
     visit(format, [&](auto fp8) {
-      launch(multi_cast_kernel<T, decltype(fp8)>, grid, block, sizeof(TileSmem), stream_of(context), jobs);
+      using Fp8 = decltype(fp8);
+      launch(aligned ? multi_cast_kernel<T, Aligned, Fp8> : multi_cast_kernel<T, Unaligned, Fp8>, grid, block,
+             sizeof(TileSmem), stream_of(context), jobs);
     });
   }
 }

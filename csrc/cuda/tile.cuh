@@ -48,7 +48,7 @@ template <int kGroup, class ColumnOf>
 __device__ __forceinline__ void store_transposed(const TileSmem& smem, const Transposed& out, int64_t row, int64_t column,
                                                  int64_t columns, ColumnOf column_of) {
   const int warps = blockDim.x / 32, pairs = warps / 2;
-  const int log_pairs = warps == 16 ? 3 : warps == 8 ? 2 : 1;  // a division by pairs takes twenty instructions
+  const int log_pairs = 1 + (warps >= 8) + (warps >= 16);  // a division by pairs takes twenty instructions
   constexpr int kPasses = kSegment / 2 / 32;
 #pragma unroll
   for (int pass = 0; pass < kPasses; ++pass) {

@@ -32,13 +32,16 @@ class Allocations {
   }
 
   void remove(uintptr_t begin) {
-    all_.erase(std::remove_if(all_.begin(), all_.end(), [=](const Allocation& a) { return a.begin == begin; }), all_.end());
+    const auto there = [=](const Allocation& a) { return a.begin == begin; };
+    all_.erase(std::remove_if(all_.begin(), all_.end(), there), all_.end());
   }
 
   void clear() { all_.clear(); }
 
   bool hold(uintptr_t begin, uintptr_t end, bool to_write) {
-    const auto holds = [=](const Allocation& a) { return begin >= a.begin && end <= a.end && (a.writable || !to_write); };
+    const auto holds = [=](const Allocation& a) {
+      return begin >= a.begin && end <= a.end && (a.writable || !to_write);
+    };
     if (last_found_ < all_.size() && holds(all_[last_found_])) return true;
     const auto after = std::upper_bound(all_.begin(), all_.end(), begin,
                                         [](uintptr_t value, const Allocation& a) { return value < a.begin; });

@@ -1,7 +1,6 @@
 // Handles, the heuristic, and cublasLtMatmul.
 #include "emu/cublaslt.h"
 
-#include <algorithm>
 #include <mutex>
 
 #include "emu/global_memory.h"
@@ -16,95 +15,16 @@ struct cublasLtContext {
 namespace emu::lt {
 
 std::vector<std::string> refusals;
-std::vector<Recorded> record;
 
 namespace {
 
-std::mutex of_notes;  // refusals and record
+std::mutex of_refusals;
 
 // Candidates need workspaces of these sizes; the first is the fastest.
 constexpr size_t kWorkspaces[] = {1 << 16, 1 << 20, 0, 64 << 20};
 
-constexpr int kDescriptorPointers[] = {CUBLASLT_MATMUL_DESC_BIAS_POINTER,    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-                                       CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
-                                       CUBLASLT_MATMUL_DESC_C_SCALE_POINTER, CUBLASLT_MATMUL_DESC_D_SCALE_POINTER,
-                                       CUBLASLT_MATMUL_DESC_AMAX_D_POINTER};
-
-bool is_pointer(int number) {
-  return std::find(std::begin(kDescriptorPointers), std::end(kDescriptorPointers), number) != std::end(kDescriptorPointers);
-}
-
-// ---- What an algorithm is for
-
-// Descriptor and layouts as one number, of pointers only whether they are there.
-class Fingerprint {
- public:
-  void add(uint64_t word) { hash_ = (hash_ ^ word) * 0x9e3779b97f4a7c15u, hash_ ^= hash_ >> 32; }
-  void add(const Attributes& attributes, bool with_pointers) {
-    for (const Attributes::Set& one : attributes.history()) {
-      add(uint64_t(one.number));
-      add(with_pointers && is_pointer(one.number) ? one.word != 0 : one.word);
-    }
-  }
-  uint64_t value() const { return hash_; }
-
- private:
-  uint64_t hash_ = 1;
-};
-
-uint64_t fingerprint(const Question& q, int device) {
-  Fingerprint all;
-  all.add(uint64_t(device));
-  all.add(q.op, true);
-  for (const Layout* layout : {&q.a, &q.b, &q.c, &q.d}) all.add(*layout, false);
-  return all.value();
-}
-
-// What an algorithm may rely on: a multiple of how many bytes A, B, C, D, the bias and the auxiliary matrix are.
-enum Place { kA, kB, kC, kD, kBias, kAux, kPlaces };
-
-struct Algorithm {
-  uint64_t fingerprint;
-  uint32_t index, unused;
-  uint64_t workspace_bytes;
-  uint32_t alignments[kPlaces];
-};
-static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
-
-uint32_t alignment_of(const void* pointer) {
-  const auto address = reinterpret_cast<uintptr_t>(pointer);
-  return address == 0 ? 256 : uint32_t(std::min<uintptr_t>(256, address & -address));
-}
-
-Algorithm algorithm_for(const Question& q, const Preference& preference, int device) {
-  Algorithm algorithm{};
-  algorithm.fingerprint = fingerprint(q, device);
-  constexpr int numbers[] = {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
-  for (int place = kA; place <= kD; ++place) algorithm.alignments[place] = preference.get<uint32_t>(numbers[place]);
-  algorithm.alignments[kBias] = alignment_of(q.op.get<const void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER));
-  algorithm.alignments[kAux] = alignment_of(q.op.get<const void*>(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER));
-  return algorithm;
-}
-
-// ---- Notes for tests
-
-void note_question(const Question& q, const Preference& preference) {
-  constexpr size_t kMost = 4096;
-  static std::set<uint64_t> known;
-  Fingerprint all;
-  all.add(fingerprint(q, 0));
-  all.add(preference, false);
-  const std::lock_guard<std::mutex> lock(of_notes);
-  if (record.size() >= kMost || !known.insert(all.value()).second) return;
-  Recorded one{q.op.history(), preference.history(), {}};
-  const Layout* const layouts[] = {&q.a, &q.b, &q.c, &q.d};
-  for (size_t i = 0; i < 4; ++i) one.layouts[i] = layouts[i]->history();
-  record.push_back(one);
-}
-
 cublasStatus_t refused(const Verdict& verdict) {
-  const std::lock_guard<std::mutex> lock(of_notes);
+  const std::lock_guard<std::mutex> lock(of_refusals);
   refusals.push_back(verdict.why);
   return verdict.status;
 }
@@ -195,8 +115,9 @@ const char* cublasLtGetStatusName(cublasStatus_t status) {
   }
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t op,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference_handle, int wanted,
                                               cublasLtMatmulHeuristicResult_t* results, int* count) {
   if (const int status = emu::enter_library(__func__)) return cublasStatus_t(status);

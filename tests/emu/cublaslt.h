@@ -1,5 +1,5 @@
-// The stand-in for cuBLASLt: what csrc/cuda calls of it, from the documented rules. It keeps what it is given, refuses what
-// the documentation refuses, and computes the rest on the CPU with FP32 sums.
+// The stand-in for cuBLASLt: what csrc/cuda calls of it, from the documented rules. It keeps what it is given, refuses
+// what the documentation refuses, and computes the rest on the CPU with FP32 sums.
 #pragma once
 
 #include <cublasLt.h>
@@ -99,6 +99,24 @@ cudaDataType_t aux_type_of(const Question&);
 // The heuristic's refusals since reset(), in words.
 extern std::vector<std::string> refusals;
 
+// ---- Algorithms
+
+// What an algorithm may rely on: a multiple of how many bytes A, B, C, D, the bias and the auxiliary matrix are.
+enum Place { kA, kB, kC, kD, kBias, kAux, kPlaces };
+
+struct Algorithm {
+  uint64_t fingerprint;
+  uint32_t index, unused;
+  uint64_t workspace_bytes;
+  uint32_t alignments[kPlaces];
+};
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
+
+Algorithm algorithm_for(const Question&, const Preference&, int device);
+
+// Descriptor and layouts as one number, of pointers only whether they are there.
+uint64_t fingerprint(const Question&, int device);
+
 // ---- The product
 
 struct Operands {
@@ -115,6 +133,7 @@ struct Recorded {
   std::array<std::vector<Attributes::Set>, 4> layouts;  // A, B, C, D
 };
 extern std::vector<Recorded> record;
+void note_question(const Question&, const Preference&);
 
 void reset();  // settings and refusals
 

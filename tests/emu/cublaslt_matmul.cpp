@@ -1,5 +1,5 @@
-// The product itself, in the documented order: D = sD * epilogue(alpha * sA * sB * A * B + beta * C + bias), the amax before
-// sD. Sums in FP32, conversions by CUDA's own headers.
+// The product itself, in the documented order: D = sD * epilogue(alpha * sA * sB * A * B + beta * C + bias), the amax
+// before sD. Sums in FP32, conversions by CUDA's own headers.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -8,6 +8,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "emu/arithmetic.h"
 #include "emu/cublaslt.h"
 #include "emu/global_memory.h"
 
@@ -16,7 +17,9 @@ namespace {
 
 // ---- Values in memory
 
-float decode(uint8_t code, __nv_fp8_interpretation_t format) { return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, format))); }
+float decode(uint8_t code, __nv_fp8_interpretation_t format) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, format)));
+}
 
 float load(const void* data, cudaDataType_t type, int64_t i) {
   switch (type) {
@@ -101,7 +104,9 @@ std::vector<float> multiply(const Operand& a, const Operand& b, int64_t m, int64
 
 // ---- Epilogues
 
-float gelu(float x) { return float(0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * double(x) * x * x)))); }
+float gelu(float x) {
+  return float(0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * double(x) * x * x))));
+}
 
 float gelu_slope(float x) {
   if (std::fabs(x) > 30) return x > 0 ? 1.0f : 0.0f;
@@ -161,7 +166,8 @@ struct Scale {
   float operator[](int64_t i) const { return values ? values[vector ? i : 0] : 1.0f; }
 };
 
-Scale scale_of(const Question& q, const char* what, cublasLtMatmulDescAttributes_t number, bool vector, int64_t length) {
+Scale scale_of(const Question& q, const char* what, cublasLtMatmulDescAttributes_t number, bool vector,
+               int64_t length) {
   const auto* values = attribute<const float*>(q, number);
   if (values) demand(what, values, sizeof(float) * size_t(vector ? length : 1), false);
   return {values, vector};
@@ -189,6 +195,7 @@ uint32_t magnitude(float value) {
 }  // namespace
 
 void compute(const Question& q, const Operands& o) {
+  const DefaultArithmetic arithmetic;
   const bool a_contiguous = q.op.get<int32_t>(CUBLASLT_MATMUL_DESC_TRANSA) != CUBLAS_OP_N;
   const bool b_contiguous = q.op.get<int32_t>(CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_N;
   const int64_t m = q.d.rows(), n = q.d.columns(), k = a_contiguous ? q.a.rows() : q.a.columns();

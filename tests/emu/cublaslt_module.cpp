@@ -49,7 +49,8 @@ py::list record() {
   for (const emu::lt::Recorded& one : emu::lt::record) {
     py::list layouts;
     for (const auto& layout : one.layouts) layouts.append(dict_of(layout));
-    all.append(py::dict("descriptor"_a = dict_of(one.op), "layouts"_a = layouts, "preference"_a = dict_of(one.preference)));
+    all.append(py::dict("descriptor"_a = dict_of(one.op), "layouts"_a = layouts,
+                        "preference"_a = dict_of(one.preference)));
   }
   return all;
 }
@@ -75,8 +76,11 @@ Object set_all(Object object, const py::handle& attributes) {
 py::tuple judged(const py::dict& question, int arch) {
   const auto op = set_all(emu::lt::Descriptor(CUBLAS_COMPUTE_32F, CUDA_R_32F), question["descriptor"]);
   std::vector<emu::lt::Layout> layouts;
-  for (const py::handle one : question["layouts"]) layouts.push_back(set_all(emu::lt::Layout(CUDA_R_32F, 1, 1, 1), one));
-  const emu::lt::Verdict verdict = emu::lt::judge({op, layouts.at(0), layouts.at(1), layouts.at(2), layouts.at(3)}, arch);
+  for (const py::handle one : question["layouts"]) {
+    layouts.push_back(set_all(emu::lt::Layout(CUDA_R_32F, 1, 1, 1), one));
+  }
+  const emu::lt::Question asked{op, layouts.at(0), layouts.at(1), layouts.at(2), layouts.at(3)};
+  const emu::lt::Verdict verdict = emu::lt::judge(asked, arch);
   return py::make_tuple(int(verdict.status), verdict.why);
 }
 
@@ -106,8 +110,8 @@ void add_cublaslt(py::module_& m) {
         "Makes a device current: 0 to 3 are of compute capability 9.0, 8.9, 10.0, 12.0, those up to 7 of 9.0.");
   m.def("configure_cublaslt", &configure, py::kw_only(), "version"_a = size_t(CUBLAS_VERSION),
         "refuse_candidates"_a = 0, "refuse_all"_a = false, "refuse_epilogues"_a = std::set<uint32_t>{},
-        "What is not named gets its default; plans are forgotten. version: of the library. refuse_candidates: cublasLtMatmul "
-        "refuses the first n algorithms. refuse_all, refuse_epilogues: products, epilogues that have none.");
+        "What is not named gets its default; plans are forgotten. version: of the library. refuse_candidates: "
+        "cublasLtMatmul refuses the first n algorithms. refuse_all, refuse_epilogues: what has none.");
   m.def("gemm_plans", &plans, "The plans, most recently used first.");
   m.def("clear_gemm_plans", &cuda::clear_plans, "Forgets all plans.");
   m.def("gemm_support", &support, "How the support table says that a product with one scale per operand is computed.");

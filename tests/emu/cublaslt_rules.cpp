@@ -1,5 +1,5 @@
-// What cuBLASLt documents for FP8 operands, and refuses: types, layouts, scales, epilogues. Where the documentation says
-// that an implementation may refuse, this one does.
+// What cuBLASLt documents for FP8 operands, and refuses: types, layouts, scales, epilogues. Where the documentation
+// says that an implementation may refuse, this one does.
 #include "emu/cublaslt.h"
 
 namespace emu::lt {
@@ -55,7 +55,8 @@ Verdict judge_shapes(const Question& q, int arch) {
   EMU_JUDGE(judge_layout(q.d, "layout of D"))
   const auto a_op = attribute<int32_t>(q, CUBLASLT_MATMUL_DESC_TRANSA);
   const auto b_op = attribute<int32_t>(q, CUBLASLT_MATMUL_DESC_TRANSB);
-  const int64_t m = a_op == CUBLAS_OP_N ? q.a.rows() : q.a.columns(), k = a_op == CUBLAS_OP_N ? q.a.columns() : q.a.rows();
+  const int64_t m = a_op == CUBLAS_OP_N ? q.a.rows() : q.a.columns();
+  const int64_t k = a_op == CUBLAS_OP_N ? q.a.columns() : q.a.rows();
   const int64_t n = b_op == CUBLAS_OP_N ? q.b.columns() : q.b.rows();
   if (k != (b_op == CUBLAS_OP_N ? q.b.rows() : q.b.columns())) return invalid("A and B disagree about k");
   for (const Layout* out : {&q.c, &q.d}) {
@@ -89,7 +90,8 @@ Verdict judge_modes(const Question& q, int32_t a, int32_t b, int arch) {
   const bool both_square = a == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F && b == a;
   if (!rows && (!is_block(a) || !is_block(b) || both_square)) return unsupported("these scale modes together");
   if (arch != 90 || settings.version < 120900) return unsupported("vector and block scales need sm_90 and cuBLAS 12.9");
-  if (is_block(a) && (q.d.rows() % 4 || q.d.columns() % 4)) return unsupported("block scales need m % 4 and n % 4 to be 0");
+  const bool by_four = q.d.rows() % 4 == 0 && q.d.columns() % 4 == 0;
+  if (is_block(a) && !by_four) return unsupported("block scales need m and n to be multiples of 4");
   return kFine;
 }
 
@@ -124,8 +126,8 @@ Verdict judge_aux(const Question& q) {
   if (leading < q.d.rows() || leading % 8 != 0) return invalid("leading dimension of the auxiliary matrix");
   if (aux % 16 != 0) return unsupported("the auxiliary matrix is not 16-byte aligned");
   const cudaDataType_t type = aux_type_of(q), d = q.d.type();
-  if (type != d && !(d == CUDA_R_8F_E4M3 && type == CUDA_R_16F)) return unsupported("type of the auxiliary matrix beside this D");
-  return kFine;
+  const bool fits = type == d || (d == CUDA_R_8F_E4M3 && type == CUDA_R_16F);
+  return fits ? kFine : unsupported("type of the auxiliary matrix beside this D");
 }
 
 Verdict judge_epilogue(const Question& q) {

@@ -35,7 +35,9 @@ template <class T>
 class Buffer {
  public:
   explicit Buffer(size_t count, bool writable = true)
-      : count_(count), bytes_((count * sizeof(T) + 255) / 256 * 256), data_(static_cast<T*>(aligned_alloc(256, bytes_))) {
+      : count_(count),
+        bytes_((count * sizeof(T) + 255) / 256 * 256),
+        data_(static_cast<T*>(aligned_alloc(256, bytes_))) {
     memset(data_, 0, bytes_);
     add_memory(data_, count * sizeof(T), writable, Lifetime::lasting);
   }

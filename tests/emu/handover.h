@@ -1,5 +1,5 @@
-// Which of other threads' work comes before what the running thread does now: through a barrier within the block, between
-// blocks through a fence, an atomic, an atomic on the same word, and a fence.
+// Which of other threads' work comes before what the running thread does now: through a barrier within the block,
+// between blocks through a fence, an atomic, an atomic on the same word, and a fence.
 #pragma once
 
 #include <cstddef>

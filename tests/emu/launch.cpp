@@ -3,6 +3,7 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "emu/arithmetic.h"
 #include "emu/faults.h"
 #include "emu/global_memory.h"
 #include "emu/runtime.h"
@@ -13,24 +14,8 @@
 #include "emu/symbols.h"
 #include "emu/traffic.h"
 
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
-
 namespace emu {
 namespace {
-
-// GPUs compute with subnormals whatever the calling thread has set.
-class DefaultArithmetic {
-#if defined(__SSE__)
- public:
-  DefaultArithmetic() : before_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
-  ~DefaultArithmetic() { _mm_setcsr(before_); }
-
- private:
-  unsigned before_;
-#endif
-};
 
 bool fits(dim3 grid, dim3 block, size_t shared_bytes) {
   const auto threads = uint64_t(block.x) * block.y * block.z;

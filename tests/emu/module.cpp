@@ -28,7 +28,8 @@ py::dict traffic_of(const emu::Launch& launch, emu::Access access) {
   const emu::GlobalTraffic& global = launch.global[int(access)];
   const emu::SharedTraffic& shared = launch.shared[int(access)];
   return py::dict("sectors"_a = global.sectors, "uniform"_a = global.uniform, "bytes"_a = global.bytes,
-                  "widths"_a = global.widths, "wavefronts"_a = shared.wavefronts, "wavefronts_minimum"_a = shared.minimum);
+                  "widths"_a = global.widths, "wavefronts"_a = shared.wavefronts,
+                  "wavefronts_minimum"_a = shared.minimum);
 }
 
 py::tuple triple(const uint32_t (&of)[3]) { return py::make_tuple(of[0], of[1], of[2]); }

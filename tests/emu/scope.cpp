@@ -1,5 +1,5 @@
-// What the emulated CUDA backend gets from torch: the same as on a GPU, on the CPU. Also tells the emulator which memory
-// an op may touch, and poisons what torch allocates for it.
+// What the emulated CUDA backend gets from torch: the same as on a GPU, on the CPU. Also tells the emulator which
+// memory an op may touch, and poisons what torch allocates for it.
 #include <cstdlib>
 #include <cstring>
 #include <new>

@@ -40,7 +40,7 @@ void count_global(const Entry* first, const Entry* last) {
   GlobalTraffic& traffic = current.global[int(first->access)];
   traffic.sectors += distinct(sectors);
   const auto there = [=](const Entry& entry) { return entry.address == first->address; };
-  if (last - first > 1 && std::all_of(first, last, there)) ++traffic.uniform;
+  if (last - first == kWarp && std::all_of(first, last, there)) ++traffic.uniform;
   ++traffic.widths[first->size];
 }
 

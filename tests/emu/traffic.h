@@ -14,7 +14,7 @@ enum class Access : uint8_t { read, write };
 // One kind of access to global memory, over a launch.
 struct GlobalTraffic {
   uint64_t sectors;                   // 32 bytes each: distinct ones within each warp instruction, summed
-  uint64_t uniform;                   // those of them whose instruction has several lanes at one address, and no others
+  uint64_t uniform;                   // those of them that a whole warp reads at one address: scalars
   uint64_t bytes;                     // distinct ones within the launch
   std::map<size_t, uint64_t> widths;  // bytes per lane -> warp instructions
 };

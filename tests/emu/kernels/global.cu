@@ -30,7 +30,10 @@ __global__ void read_only_kernel(Args args) {
   stg(args.wrong ? in + index() : args.out + index(), 1u, true);
 }
 
-__global__ void two_blocks_kernel(Args args) { stg(args.out + (args.wrong ? index() - 32 * (blockIdx.x == 2) : index()), 1u, true); }
+__global__ void two_blocks_kernel(Args args) {
+  const int before = args.wrong && blockIdx.x == 2 ? kThreads : 0;
+  stg(args.out + (index() - before), 1u, true);
+}
 
 // Bytes of one word, of two neighbours.
 __global__ void two_threads_kernel(Args args) {
