@@ -1,4 +1,4 @@
-# make demo | test | bench | exhaustive | asan; ARGS="..." is passed on to the program behind each.
+# make demo | test | bench | mutants | exhaustive | asan; ARGS="..." is passed on to the program behind each.
 # Each sets up all it needs: a .venv (or the active virtual environment), torch if there is none, the build
 # tools, the built package. Needs only python3 (3.10 or later, with venv), a C++ compiler and make.
 
@@ -9,20 +9,25 @@ PIP := $(PY) -m pip --disable-pip-version-check -qq
 CHECK_PYTHON := 'import sys; sys.exit(sys.version_info < (3, 10) and "make PYTHON=python3.10 (or later)")'
 STAMPS := $(VENV)/transcast-stamps
 SOURCES := CMakeLists.txt pyproject.toml setup.py third_party/finders.py $(shell find csrc)
-OPS := amax cast quantize dequantize transpose gemm
+OPS := amax cast quantize dequantize transpose act dact multi gemm
 OP_TESTS := $(wildcard $(foreach op,$(OPS),tests/test_$(op)*.py)) tests/test_errors.py tests/test_memory.py tests/test_isa.py
 
-.PHONY: demo test bench exhaustive asan
+.PHONY: demo test bench mutants exhaustive asan
 .NOTPARALLEL:
 
 demo: $(STAMPS)/demo
 	$(PY) examples/train_lm.py $(ARGS)
 
+# All tests on the CPU backend, then those of the ops on the CUDA sources, emulated.
 test: $(STAMPS)/test
 	$(PY) -m pytest -q $(or $(ARGS),tests)
+	$(if $(ARGS),,$(PY) -m pytest -q --backend emu tests)
 
 bench: $(STAMPS)/bench
 	$(PY) benchmarks/run.py $(ARGS)
+
+mutants: $(STAMPS)/test
+	$(PY) tests/mutants.py $(ARGS)
 
 exhaustive: $(STAMPS)/test
 	$(PY) tests/exhaustive.py $(ARGS)
@@ -39,6 +44,7 @@ asan: $(STAMPS)/test
 	TRANSCAST_SANITIZE=1 TRANSCAST_CUDA=0 $(PY) setup.py -q build --build-lib build/sanitize
 	$(SANITIZED) $(PY) -m transcast.info | grep -e -fsanitize
 	$(SANITIZED) $(PY) -m pytest -q --capture=sys $(or $(ARGS),$(OP_TESTS))
+	$(if $(ARGS),,$(SANITIZED) TRANSCAST_SANITIZE=1 $(PY) -m pytest -q --capture=sys --backend emu tests/test_cuda_kernels.py)
 
 # The package with the requirements of one target, as pyproject.toml lists them. Editable, so that only
 # compiled sources need a build.

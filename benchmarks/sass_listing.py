@@ -88,9 +88,7 @@ def blocks_of(lines: list[str]) -> list[Block]:
         elif found := INSTRUCTION.match(line):
             instruction = Instruction(found[1] or "", found[2], found[3].strip())
             blocks[-1].instructions.append(instruction)
-            if instruction.base in INDIRECT:
-                raise ValueError(f"a branch to a computed address: {line.strip()}")
-            if instruction.base == "BRA" or instruction.base in LEAVES:
+            if instruction.base == "BRA" or instruction.base in (*LEAVES, *INDIRECT):
                 here = len(blocks) - 1
                 conditional = instruction.predicate or "," in instruction.operands
                 blocks.append(Block())

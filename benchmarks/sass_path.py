@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from sass_listing import ATOMIC, Block, Instruction, Kernel
+from sass_listing import ATOMIC, INDIRECT, Block, Instruction, Kernel
 
 WIDE = 128  # bits
 
@@ -61,6 +61,8 @@ def main_path(kernel: Kernel) -> list[Instruction]:
     the longest. Loops on that way count once.
     """
     blocks = kernel.blocks
+    if any(instruction.base in INDIRECT for instruction in kernel.instructions()):
+        raise ValueError(f"{kernel.name}: a branch to a computed address cannot be followed")
     order, closing = order_of(blocks)
     wide = any(loads(block.instructions, True) for block in blocks)
 

@@ -2,7 +2,7 @@
 
 The emulator is built once. A mutation gets a folder with its changed file, which comes first in the include path; only the .cu
 files that it names are compiled again, without optimization, and linked with the other objects. Its own tests run first, then,
-if they pass, those of the ops.
+if they pass, those of the traffic and of the ops.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import argparse
 import multiprocessing
 import os
 import re
+import resource
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,15 +35,15 @@ from mutations.all import ALL  # noqa: E402
 
 DEFAULT_UNIT = "pass_plain"
 # What runs after a mutation's own tests have passed, by the units that were compiled.
+PLAIN_TESTS = ["test_amax", "test_cast", "test_quantize"]
 OP_TESTS = {
-    "pass_plain": ["test_amax", "test_cast", "test_quantize"],
     "pass_activation": ["test_act"],
     "pass_gradient": ["test_dact"],
     "multi_quantize": ["test_multi"],
     "dequantize": ["test_dequantize"],
     "transpose": ["test_transpose"],
 }
-PATIENCE = 900  # seconds until tests count as hanging
+PATIENCE = 900  # seconds of the processor until tests count as hanging
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ class FirstFailure:
 
 def run_tests(module: Path, arguments: list[str], folder: Path) -> None:
     """In a process of its own: the tests on the emulator of that path."""
+    resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE, PATIENCE))
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -153,15 +156,11 @@ def noticed_by(module: Path, arguments: list[str], folder: Path) -> str:
     """What of the tests noticed: the first one that failed, or how they ended."""
     tests = multiprocessing.get_context("fork").Process(target=run_tests, args=(module, arguments, folder))
     tests.start()
-    tests.join(PATIENCE)
-    if tests.is_alive():
-        tests.kill()
-        tests.join()
-        return "a test that never ends"
+    tests.join()
     if tests.exitcode == pytest.ExitCode.TESTS_FAILED:
         return (folder / "failed").read_text()
     if tests.exitcode < 0:
-        return f"a crash (signal {-tests.exitcode})"
+        return f"the end of a test by {signal.Signals(-tests.exitcode).name}"
     if tests.exitcode != pytest.ExitCode.OK:
         raise RuntimeError(f"pytest {shlex.join(arguments)}: {(folder / 'log').read_text()[-4000:]}")
     return ""
@@ -173,9 +172,9 @@ def verdict_on(mutation: Mutation, emulator: Emulator) -> Verdict:
         folder = Path(name)
         module = emulator.build_mutant(mutation, folder)
         caught_by = noticed_by(module, list(mutation.tests), folder)
-        more = [f"tests/{test}.py" for unit in emulator.units(mutation) for test in OP_TESTS.get(unit, [])]
-        if not caught_by and not mutation.survives and more:
-            caught_by = noticed_by(module, ["--backend", "emu", *more], folder)
+        ops = [f"tests/{test}.py" for unit in emulator.units(mutation) for test in OP_TESTS.get(unit, PLAIN_TESTS)]
+        for more in [] if mutation.survives else [["tests/test_traffic.py"], ["--backend", "emu", *ops]]:
+            caught_by = caught_by or noticed_by(module, more, folder)
     return Verdict(mutation, caught_by, time.monotonic() - start)
 
 

@@ -97,6 +97,15 @@ LAYOUTS: dict[str, Callable[[Make], Tensor]] = {
 layouts = pytest.mark.parametrize("layout", LAYOUTS)
 
 
+@formats
+@layouts
+def test_bytes_of_codes(backend, layout, fmt):
+    q = LAYOUTS[layout](lambda shape: fp8(shape, fmt, 7))
+    assert_matches_reference(backend, "transpose", q)
+    for dtype, _ in PAIRS:
+        assert_matches_reference(backend, "dequantize", q, scalar(1.7), dtype)
+
+
 @calls
 @layouts
 def test_bytes(backend, call, layout):
@@ -116,15 +125,6 @@ def test_bytes_where_blocks_take_several_tiles(emu, once, call, columns):
     op, arguments = CALLS[call]
     x = activations((290, 300), torch.bfloat16)[:, :columns]
     assert_matches_reference(once, op, *arguments(x, E4M3))
-
-
-@formats
-@layouts
-def test_bytes_of_codes(backend, layout, fmt):
-    q = LAYOUTS[layout](lambda shape: fp8(shape, fmt, 7))
-    assert_matches_reference(backend, "transpose", q)
-    for dtype, _ in PAIRS:
-        assert_matches_reference(backend, "dequantize", q, scalar(1.7), dtype)
 
 
 @calls

@@ -52,7 +52,7 @@ FAULTS = {
     "handover_with_store_behind_fence": f"ldcg of what nothing orders.*{NOT_PUBLISHED}",
     "handover_without_fence_after": "nothing orders before it.*a fence here after the atomic",
     "handover_without_barrier_after": "nothing orders before it.*or a barrier after that fence",
-    "reset_by_a_block_that_is_not_last": "store over other blocks' atomics|plain load|nothing orders before it",
+    "reset_by_a_block_that_is_not_last": "that nothing orders before it|on what nothing orders before it",
     "ldcg_without_handover": "ldcg of what nothing orders before it|store to what another block has read",
 }
 # Kernels that only show what something gives, and a fault that ends the process.

@@ -7,11 +7,12 @@ from dataclasses import replace
 from mutations import Mutation as M
 
 CONVERT, TILE, SEGMENT, CAST, PASSES = "convert.cuh", "tile.cuh", "segment.cuh", "cast.cuh", "passes.cuh"
+SWIZZLE = "int(uint32_t(lane * warps) / uint32_t(kMaxWarps)) & (warps - 1)"
 
 PLACES = [
     M("swapped q and q_t", "tiles", PASSES, "tile.q = {args.q};\n    tile.q_stride = args.out_cols();\n    tile.transposed = {{args.q_t}",
       "tile.q = {args.q_t};\n    tile.q_stride = args.out_cols();\n    tile.transposed = {{args.q}"),
-    M("swapped q and q_t", "many matrices", "multi_quantize.cu", "          {args.q},\n          {args.q_t},\n", "          {args.q_t},\n          {args.q},\n"),
+    M("swapped q and q_t", "many matrices", "multi_quantize.cu", "x.cols, {args.q}, {args.q_t},", "x.cols, {args.q_t}, {args.q},"),
     M("wrong stride", "q has its operand's", PASSES, "tile.q_stride = args.out_cols();", "tile.q_stride = args.x.stride;"),
     M("wrong stride", "rows of codes", PASSES, "rows.q_stride = x.cols;", "rows.q_stride = x.stride;"),
     M("transpose of 4 x 4", "two columns swapped", CONVERT, "columns[1] = __byte_perm(ab_low, cd_low, 0x7632);",
@@ -32,15 +33,15 @@ PLACES = [
 ]  # fmt: skip
 
 COSTS = [
-    M("no swizzle", "runs", TILE, "{ return lane * warps / kMaxWarps & (warps - 1); }", "{ return 0 * lane * warps; }"),
-    M("no swizzle", "transpose", TILE, "{ return lane * warps / kMaxWarps & (warps - 1); }", "{ return 0 * lane * warps; }", units=("transpose",)),
-    M("wrong swizzle", "runs", TILE, "{ return lane * warps / kMaxWarps & (warps - 1); }", "{ return lane / 4 & (warps - 1); }"),
+    M("no swizzle", "runs", TILE, SWIZZLE, "0 * lane * warps"),
+    M("no swizzle", "transpose", TILE, SWIZZLE, "0 * lane * warps", units=("transpose",)),
+    M("wrong swizzle", "runs", TILE, SWIZZLE, "lane / 4 & (warps - 1)"),
     M("no swizzle", "column sums", CAST, "Lanes<T>::kHalves ? 40 : 36;", "32;"),
     M("uncoalesced", "stores of q_t", TILE, "const int index = pass * blockDim.x + threadIdx.x;", "const int index = threadIdx.x * kPasses + pass;"),
     M("uncoalesced", "FP32 loads use half of each sector", SEGMENT, "kHalves = Chunks<T>::kCount == 2;", "kHalves = false;"),
     M("read twice", "segments are unaligned", PASSES, "rows_kernel<Source, Aligned, Fp8> :", "rows_kernel<Source, Unaligned, Fp8> :"),
     M("read twice", "tiles are unaligned", PASSES, "tiles_kernel<Source, Aligned, Fp8, kSums> :", "tiles_kernel<Source, Unaligned, Fp8, kSums> :"),
-    M("read twice", "the chunk behind an aligned row", SEGMENT, "last && shift != 0 &&", "last &&"),
+    M("read twice", "the chunk behind an aligned row", SEGMENT, "i == kGroup - 1 && shift != 0 &&", "i == kGroup - 1 &&"),
     M("narrow", "dequantize goes element by element", "dequantize.cu", "launch(chunks ? chunks_kernel", "launch(false ? chunks_kernel"),
     M("narrow", "few rows per tile", TILE,
       "while (warps > 4 && (rows + kWarpRows * warps - 1) / (kWarpRows * warps) * column_tiles < multiprocessors)",
@@ -48,4 +49,6 @@ COSTS = [
     M("launches", "one per matrix", "multi_quantize.cu", "constexpr int kJobs = 400;", "constexpr int kJobs = 1;"),
 ]  # fmt: skip
 # The bytes are right, what it costs is not.
-COSTS = [replace(mutation, tests=("tests/test_traffic.py",)) for mutation in COSTS]
+TABLE = "tests/test_traffic.py"
+ONLY = {"transpose": f"{TABLE}::test_counted_anew[transpose]", "dequantize.cu": f"{TABLE}::test_counted_anew[dequantize]"}
+COSTS = [replace(m, tests=(ONLY.get("".join(m.units), ONLY.get(m.file, TABLE)),)) for m in COSTS]

@@ -79,7 +79,7 @@ ENDS = [
     M("job boundary", "off by one tile", MULTI, "first_tile <= block ?", "first_tile < block ?"),
     M("job boundary", "the last job is never found", MULTI, "high = jobs.count;", "high = jobs.count - 1;"),
     M("job boundary", "waits for all blocks", MULTI, "maxima, tiles_of(job.rows, job.columns));", "maxima, gridDim.x);"),
-    M("job boundary", "an empty matrix has no tile", MULTI, "row_tiles * column_tiles : 1);", "row_tiles * column_tiles : 0);"),
+    M("job boundary", "an empty matrix has no tile", MULTI, "column_tiles == 0 ? 1u :", "column_tiles == 0 ? 0u :"),
     M("job boundary", "tiles counted from the launch's first", MULTI, "blockIdx.x - job.first_tile", "blockIdx.x"),
     M("order of sums", "slabs in the order of arrival", "sums.cu", "  for (int w = 0; w < kWarps; ++w) sum += lds(smem.slab[w][lane]);",
       "  static int arrivals;\n  const int begin = arrivals++;\n"

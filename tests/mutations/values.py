@@ -89,7 +89,7 @@ ACTIVATION = [
     M("activation", "dgate: another order of products", SOURCE, "(g[e] * dsilu(gate[e])) * up[e]", "g[e] * (dsilu(gate[e]) * up[e])", units=GRADIENTS),
     M("activation", "rounded to BF16 before it is scaled", SOURCE, "v[0][e] = silu(v[0][e]) * up[e];",
       "v[0][e] = float_of(bits_of(silu(v[0][e]) * up[e]) & 0xffff0000u);", units=ACTIVATIONS),
-    M("activation", "halves of dgate | dup: q", CAST, "column) + part * args.extent.columns)", "column) + (1 - part) * args.extent.columns)", units=GRADIENTS),
+    M("activation", "halves of dgate | dup: q", CAST, "args.q_stride + part * args.extent.columns)", "args.q_stride + (1 - part) * args.extent.columns)", units=GRADIENTS),
     M("activation", "halves of dgate | dup: q_t", CAST, "args.transposed.q_t + part *", "args.transposed.q_t + (1 - part) *", units=GRADIENTS),
     M("activation", "halves of dgate | dup: dbias", CAST, "all_columns + part *", "all_columns + (1 - part) *", units=GRADIENTS),
     M("activation", "dbias of the first half twice", CAST, "sums[part], args.sums", "sums[0], args.sums", units=GRADIENTS),
