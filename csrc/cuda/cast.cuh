@@ -40,7 +40,7 @@ __device__ __forceinline__ void for_rows(const Source& source, const Extent& ext
   using T = typename Source::Element;
   constexpr int kOperands = Source::kOperands;
   // Bringing unaligned elements into place takes registers, too.
-  constexpr int kShare = std::is_same_v<Access, Unaligned> ? 2 * Chunks<T>::kCount : 1;
+  constexpr int kShare = std::is_same_v<Access, Unaligned> ? 4 * Chunks<T>::kCount : 1;
   constexpr int kMost = Source::kBatch > kShare ? Source::kBatch / kShare : 1;
   constexpr int kBatch = kMost < kRows ? kMost : kRows;
   const Valid valid = extent.valid_from(first, column);
@@ -226,8 +226,12 @@ __device__ __forceinline__ void cast_tile(const TileArgs<Source>& args, uint32_t
   }
 }
 
+// Two parts of codes and sums need more registers than 16 warps have.
+template <class Source>
+constexpr int kTileWarps = Source::kParts == 2 ? kMaxWarps / 2 : kMaxWarps;
+
 template <class Source, class Access, class Fp8, bool kSums>
-__global__ void __launch_bounds__(32 * kMaxWarps, 1)
+__global__ void __launch_bounds__(32 * kTileWarps<Source>, 1)
     tiles_kernel(const __grid_constant__ TileArgs<Source> args, bool reverse, const __grid_constant__ Finish finish) {
   TileSmem& smem = shared<TileSmem>();
   cast_tile<Source, Access, Fp8, kSums>(args, reverse ? gridDim.x - 1 - blockIdx.x : blockIdx.x, smem);

@@ -118,7 +118,7 @@ struct Passes {
                              Global<const float> scale, bool again, const Finish& finish) {
     const Matrix& x = args.x;
     const uint32_t column_tiles = x.cols == 0 ? 1 : ceil_div(x.cols, kSegment);
-    const int warps = tile_warps(x.rows, column_tiles, figures(context).multiprocessors);
+    const int warps = tile_warps(x.rows, column_tiles, figures(context).multiprocessors, kTileWarps<Source>);
     const uint32_t row_tiles = x.rows == 0 ? 1 : ceil_div(x.rows, kWarpRows * warps);
     TileArgs<Source> tile{};
     tile.source = source_of(operands, args);

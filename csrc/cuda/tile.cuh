@@ -9,8 +9,8 @@ namespace transcast::cuda {
 constexpr int kWarpRows = 8;
 
 // The tallest tile, for whole lines of q_t, that still gives every multiprocessor a block.
-inline int tile_warps(int64_t rows, int64_t column_tiles, int multiprocessors) {
-  int warps = kMaxWarps;
+inline int tile_warps(int64_t rows, int64_t column_tiles, int multiprocessors, int most = kMaxWarps) {
+  int warps = most;
   while (warps > 4 && (rows + kWarpRows * warps - 1) / (kWarpRows * warps) * column_tiles < multiprocessors) warps /= 2;
   return warps;
 }

@@ -22,10 +22,11 @@ struct Global {
   }
 };
 
-// *p if ok, else zero. Read-only for the whole kernel.
+// *p if ok, else zero. Not __ldg: such loads are free to move behind the stores that come after them in the source, and
+// the compiler does that to save registers, when they are meant to be in flight together.
 template <class T>
 __device__ __forceinline__ T ldg(Global<const T> p, bool ok) {
-  return ok ? __ldg(p.address) : T{};
+  return ok ? *p.address : T{};
 }
 
 template <class T>
