@@ -19,7 +19,7 @@ sys.path.append(str(HERE))
 from sass_listing import LOCAL, Kernel, read_library  # noqa: E402
 from sass_page import page  # noqa: E402
 from sass_path import in_flight, main_path, widths  # noqa: E402
-from sass_rules import KERNELS, elements_of, family, occupancy, violations  # noqa: E402
+from sass_rules import KERNELS, elements_of, family, occupancy, threads_of, violations  # noqa: E402
 
 TABLE, PAGE = HERE / "results" / "sass.json", HERE / "results" / "sass.md"
 NAMESPACES = re.compile(r"\(anonymous namespace\)::|transcast::cuda::|transcast::|^void ")
@@ -80,9 +80,9 @@ def finished(row: dict) -> dict:
     shared = row.pop("static_shared") + shape.shared
     return {
         **row,
-        "threads": list(shape.threads),
+        "threads": threads_of(row["kernel"]),
         "shared": shared,
-        "occupancy": [occupancy(row["arch"], t, row["registers"], shared) for t in shape.threads],
+        "occupancy": [occupancy(row["arch"], t, row["registers"], shared) for t in threads_of(row["kernel"])],
         "main": {
             **main,
             "elements": elements,

@@ -126,5 +126,5 @@ def test_shared_memory_accessed_without_lds_ends_the_process(emu):
         "print('wrong twin')\n"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent), emulated().__file__]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert result.stdout == "right twin\n" and result.returncode != 0, result.stderr
