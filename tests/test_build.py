@@ -212,7 +212,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "python/transcast").mkdir(parents=True)
     for name in ("__init__.py", "gone.py"):
         (tmp_path / "python/transcast" / name).write_text("")
-    for path in ("ops/op.cpp", "cpu/plain.cpp", "cpu/vector_kernels.cpp"):
+    for path in ("ops/op.cpp", "ops/cpu_scope.cpp", "cpu/plain.cpp", "cpu/vector_kernels.cpp"):
         (tmp_path / "csrc" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "csrc" / path).write_text(f"int of_{Path(path).stem}() {{ return 1; }}\n")
     (tmp_path / "csrc/cpu/vector_kernels.cpp").write_text(
