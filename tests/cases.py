@@ -144,16 +144,11 @@ SCALES = {
 # --- what a backend cannot run --------------------------------------------------------------------
 
 # {(backend, case): reason}, where case is a file of tests, a test, or the beginning of a test with its parameters.
-_UNCHECKED = (
-    "arguments are not checked on CUDA tensors in this version: the plain-torch reference serves them"
-)
 _OWN_OPS = "what is tested here calls torch.ops.transcast, whichever backend a run has"
 _OWN_OPS_FILES = (
     "compile fakes linear linear_autograd linear_cache linear_loading linear_main_grad linear_training linear_weights"
 )
 UNSUPPORTED: dict[tuple[str, str], str] = {
-    ("cuda", "test_wrong_argument"): _UNCHECKED,
-    ("cuda", "test_wrong_dtypes_are_refused"): _UNCHECKED,
     ("cuda", "test_S5_data_between_elements_is_refused"): "torch aligns what it copies to a CUDA device",
     ("cuda", "test_bytes_on_each_instruction_set"): "instruction sets are the CPU backend's",
     ("emu", "test_bytes_on_each_instruction_set"): "instruction sets are the CPU backend's",
@@ -176,7 +171,7 @@ CASE_IDS = [f"{kind}{n + 1}" for kind, last in _LAST.items() for n in range(last
 DEFERRED: dict[str, str] = {
     "V6": "E8M0 scales: need the mxfp8 recipe",
     "L6": "amax history against loaded weights: needs the delayed recipe",
-    "G2": "CUDA graphs, a device that is not the current one: need the CUDA kernels",
+    "G2": "replay of a CUDA graph, a second device: need a GPU; captured ops and other devices are emulated",
     "G4": "one amax for all ranks: needs tensor parallelism",
 }
 # {id: which part has no test yet, and why}; the rest of it has
