@@ -51,10 +51,17 @@ class Verdict:
     mutation: Mutation
     caught_by: str  # empty: by nothing
     seconds: float
+    error: str = ""  # why it could not be tried
 
     @property
     def as_expected(self) -> bool:
-        return bool(self.caught_by) != bool(self.mutation.survives)
+        return not self.error and bool(self.caught_by) != bool(self.mutation.survives)
+
+    @property
+    def outcome(self) -> str:
+        if self.error:
+            return "NOT TRIED"
+        return self.caught_by or ("survived, as expected" if self.mutation.survives else "SURVIVED")
 
 
 @dataclass
@@ -166,16 +173,24 @@ def noticed_by(module: Path, arguments: list[str], folder: Path) -> str:
     return ""
 
 
-def verdict_on(mutation: Mutation, emulator: Emulator) -> Verdict:
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        module = emulator.build_mutant(mutation, folder)
-        caught_by = noticed_by(module, list(mutation.tests), folder)
+def noticed(mutation: Mutation, emulator: Emulator, folder: Path) -> str:
+    """By which test; the mutation's own ones come first."""
+    module = emulator.build_mutant(mutation, folder)
+    selections = [list(mutation.tests)]
+    if not mutation.survives:
         ops = [f"tests/{test}.py" for unit in emulator.units(mutation) for test in OP_TESTS.get(unit, PLAIN_TESTS)]
-        for more in [] if mutation.survives else [["tests/test_traffic.py"], ["--backend", "emu", *ops]]:
-            caught_by = caught_by or noticed_by(module, more, folder)
-    return Verdict(mutation, caught_by, time.monotonic() - start)
+        selections += [["tests/test_traffic.py"], ["--backend", "emu", *ops]]
+    return next(filter(None, (noticed_by(module, tests, folder) for tests in selections)), "")
+
+
+def verdict_on(mutation: Mutation, emulator: Emulator) -> Verdict:
+    start, caught_by, error = time.monotonic(), "", ""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            caught_by = noticed(mutation, emulator, Path(folder))
+        except (RuntimeError, ValueError) as failure:
+            error = str(failure)
+    return Verdict(mutation, caught_by, time.monotonic() - start, error)
 
 
 def chosen(pattern: str) -> list[Mutation]:
@@ -191,8 +206,7 @@ def main() -> int:
     unexpected, start = [], time.monotonic()
     with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("fork")) as pool:
         for verdict in pool.map(verdict_on, mutations, [emulator] * len(mutations)):
-            result = verdict.caught_by or f"SURVIVED {verdict.mutation.survives and '(expected)'}"
-            print(f"{verdict.seconds:5.1f} s  {str(verdict.mutation):<90}  {result}", flush=True)
+            print(f"{verdict.seconds:5.1f} s  {str(verdict.mutation):<90}  {verdict.outcome}", flush=True)
             if not verdict.as_expected:
                 unexpected.append(verdict)
     survivors = [mutation for mutation in mutations if mutation.survives]
@@ -200,7 +214,7 @@ def main() -> int:
     for mutation in survivors:
         print(f"  {mutation}: {mutation.survives}")
     for verdict in unexpected:
-        print(f"UNEXPECTED: {verdict.mutation}: {verdict.caught_by or 'no test noticed'}")
+        print(f"UNEXPECTED: {verdict.mutation}: {verdict.error or verdict.outcome}")
     return 1 if unexpected or not mutations else 0
 
 

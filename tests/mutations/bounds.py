@@ -49,7 +49,7 @@ PADDING = [
     M("padding", "the last 16 rows are not written", TILE, "r < out.stride);", "r + 16 < out.stride);"),
     M("padding", "zeros after the columns are not made", SEGMENT, "return first_bytes(shifted(chunk, i == kGroup - 1 ? next : neighbour, shift), valid - 16 * i);",
       "return shifted(chunk, i == kGroup - 1 ? next : neighbour, shift);"),
-    M("padding", "a byte more after the columns", SEGMENT, "shift), valid - 16 * i);", "shift), valid - 16 * i + kBytes);"),
+    M("padding", "a byte more after the columns", SEGMENT, "shift), valid - 16 * i);", "shift), valid - 16 * i + 4);"),
     M("padding", "a byte less after the columns", "convert.cuh", "const int left = count - 4 * i;", "const int left = count - 4 * i - 1;"),
 ]  # fmt: skip
 
