@@ -44,6 +44,7 @@ asan: $(STAMPS)/test
 	TRANSCAST_SANITIZE=1 TRANSCAST_CUDA=0 $(PY) setup.py -q build --build-lib build/sanitize
 	$(SANITIZED) $(PY) -m transcast.info | grep -e -fsanitize
 	$(SANITIZED) $(PY) -m pytest -q --capture=sys $(or $(ARGS),$(OP_TESTS))
+	$(if $(ARGS),,$(PY) tests/emu/build.py --sanitize)
 	$(if $(ARGS),,$(SANITIZED) TRANSCAST_SANITIZE=1 $(PY) -m pytest -q --capture=sys --backend emu tests/test_cuda_kernels.py)
 
 # The package with the requirements of one target, as pyproject.toml lists them. Editable, so that only
