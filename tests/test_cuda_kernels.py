@@ -255,7 +255,8 @@ def test_bytes_at_every_address(once, dtype, offset):
     """Segments that begin and end at every byte of a chunk."""
     size = 17 * 16 + 5 + offset
     data = fp8((3, 400), dtype) if dtype == E4M3 else normal((3, 400), dtype)
-    for x in (data[:, offset : offset + 3 + offset], data[1:2, offset : offset + size], data[:, offset:size]):
+    columns = [slice(offset, offset + 3 + offset), slice(offset, size - offset), slice(offset, offset + 40)]
+    for x in [data[1:2, offset : offset + size], *(data[:, some] for some in columns)]:
         if dtype == E4M3:
             assert_matches_reference(once, "transpose", x)
         else:

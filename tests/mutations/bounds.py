@@ -57,7 +57,8 @@ UNALIGNED = [
     M("unaligned", "shift from 8 bytes", SEGMENT, "(start.address) & 15);", "(start.address) & 7);"),
     M("unaligned", "shift by 8 goes by 4", "convert.cuh", "shift & 8 ? w[i + 2]", "shift & 8 ? w[i + 1]"),
     M("unaligned", "shift by 4 is left out", "convert.cuh", "w[i] = shift & 4 ? w[i + 1] : w[i];", "w[i] = w[i];"),
-    M("unaligned", "shift of odd bytes", "convert.cuh", "0x1111u * (shift & 3)", "0x1111u * (shift & 2)"),
+    M("unaligned", "shift of odd bytes", "convert.cuh", "0x1111u * (shift & 3)", "0x1111u * (shift & 2)",
+      units=("transpose",)),  # elements of one byte
     M("unaligned", "the last lane's next chunk", SEGMENT, "i == kGroup - 1 && shift != 0 &&", "false &&"),
     M("unaligned", "no chunk before the first", SEGMENT, "16 * i - shift;", "16 * i;"),
     M("unaligned", "chunk before the matrix is read", SEGMENT, "at.address >= x.data.address && at", "at"),

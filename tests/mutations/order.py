@@ -74,7 +74,8 @@ ENDS = [
       survives="ops that follow each other leave the slot as they found it; only streams side by side would meet in it, and "
       "the emulator has one"),
     M("slot shared", "by all matrices", MULTI, "finish.slot = jobs.slots + index;", "finish.slot = jobs.slots;"),
-    M("slot shared", "by the pairs of launches", MULTI, "jobs.slots = {slots + done};", "jobs.slots = {slots};"),
+    M("slot shared", "by the pairs of launches", MULTI, "jobs.slots = {slots + done};", "jobs.slots = {slots};",
+      survives="pairs follow each other on one stream: the first one has read its scales and left the slots at zero"),
     M("slot shared", "scale of the first matrix", MULTI, "&(jobs.slots + index).address->scale", "&jobs.slots.address->scale"),
     M("job boundary", "off by one tile", MULTI, "first_tile <= block ?", "first_tile < block ?"),
     M("job boundary", "the last job is never found", MULTI, "high = jobs.count;", "high = jobs.count - 1;"),
