@@ -107,10 +107,25 @@ void transpose(const Context&, const TransposeArgs&);
 
 enum class Epilogue : int { none, relu, gelu_tanh, dgelu };
 
+constexpr int64_t kBlock = 128, kMxBlock = 32;
+
+// What an operand's inverse scales belong to: all of it, a row, a block of 1x128 or 128x128, or one of 1x32 (E8M0).
+enum class Scaling : int { tensor, row, block_1x128, block_128x128, mx_1x32 };
+
+// Scale (i, j) is data[i * row_stride + j * col_stride]: one FP32 number, [rows, 1], [rows, ceil(K / 128)] or
+// [ceil(rows / 128), ceil(K / 128)] of them; for mx_1x32 [rows, ceil(K / 32)] bytes. Strides may be 0.
+struct InverseScales {
+  const void* data;
+  Scaling scaling;
+  int64_t rows, cols;
+  int64_t row_stride, col_stride;
+};
+
 // D[M, N] = epilogue((a * b^T * a_scale_inv) * b_scale_inv + (accumulate ? D : 0) + bias)
 struct GemmArgs {
   Codes a, b;  // [M, K], [N, K]
-  const float *a_scale_inv, *b_scale_inv;  // [1]
+  // Both tensor, both row, both mx_1x32, or both blocks of 128 columns and not both of 128 rows.
+  InverseScales a_scale_inv, b_scale_inv;
   const void* bias;                        // [N], or null
   DType bias_dtype;
   DType bias_rounding;  // the dtype that FP8 tensor cores take a bias in for this output: values are rounded to it

@@ -51,6 +51,14 @@ py::list gemm_support() {
   return rows;
 }
 
+py::list gemm_scalings(int arch) {
+  py::list rows;
+  for (const auto& one : transcast::cuda::scaling_support(arch, transcast::cuda::library_version())) {
+    rows.append(py::make_tuple(one.scaling, one.way, one.why));
+  }
+  return rows;
+}
+
 #else
 
 py::dict build_info() {
@@ -70,6 +78,7 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("device_facts", &device_facts, "What the CUDA runtime says of itself and of this machine.");
   m.def("gemm_plans", &gemm_plans, "The GEMM plans in use, most recently used first.");
   m.def("gemm_support", &gemm_support, "Which GEMMs cuBLASLt computes, which it leaves to us, which nobody does.");
+  m.def("gemm_scalings", &gemm_scalings, "arch"_a, "(scaling, way, why) for 89, 90, ... with the library that is loaded.");
 }
 #else
 PYBIND11_MODULE(_C, m) {

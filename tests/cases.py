@@ -143,7 +143,7 @@ SCALES = {
 
 # --- what a backend cannot run --------------------------------------------------------------------
 
-# {(backend, case): reason}, where case is a file of tests, a test, or the beginning of a test with its parameters.
+# {(backend, case): reason}, where case is a file of tests, a test, or [a part of its parameters].
 _OWN_OPS = "what is tested here calls torch.ops.transcast, whichever backend a run has"
 _OWN_OPS_FILES = (
     "compile fakes linear linear_autograd linear_cache linear_loading linear_main_grad linear_training linear_weights"
@@ -151,6 +151,7 @@ _OWN_OPS_FILES = (
 UNSUPPORTED: dict[tuple[str, str], str] = {
     ("cuda", "test_S5_data_between_elements_is_refused"): "torch aligns what it copies to a CUDA device",
     ("cuda", "test_bytes_on_each_instruction_set"): "instruction sets are the CPU backend's",
+    ("cuda", "[1x32 E8M0*1x32 E8M0]"): "1x32 scales need compute capability 10.0: no such device was ever there",
     ("emu", "test_bytes_on_each_instruction_set"): "instruction sets are the CPU backend's",
     ("emu", "test_bytes_operator_shapes"): "too large to emulate; their small cousins run",
     ("emu", "test_S7_amax_over_2_31_elements"): "too large to emulate; far apart rows run",
@@ -176,10 +177,8 @@ DEFERRED: dict[str, str] = {
 }
 # {id: which part has no test yet, and why}; the rest of it has
 DEFERRED_PARTS: dict[str, str] = {
-    "V2": "a row or block of zeros: needs row and block scales",
-    "V4": "only the row with the NaN shows it: needs row scales",
+    "V2": "a row or block of zeros: its casts need the rowwise and blockwise recipes",
     "V7": "scales of blocks: need the mxfp8 and blockwise recipes; the scales of tensors are tested",
-    "S6": "M = 8352 with row scales: needs them; 8352 rows under one scale are tested",
     "L4": "amax histories: need the delayed recipe",
     "L13": "amax histories: need the delayed recipe",
     "G3": "uint8 views for gloo: need FP8 communication; 4 ranks: tests use 2",

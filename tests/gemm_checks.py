@@ -25,12 +25,18 @@ def operands(shape: tuple[int, int, int], pair=(E4M3, E4M3), make=fp8) -> list[t
     return [make((m, k), pair[0], 1), make((n, k), pair[1], 2), scalar(scales[0]), scalar(scales[1])]
 
 
+def arithmetic_of(backend, fast_accum=False) -> str:
+    """What sums up the products: see ``bounds.accumulation_error``."""
+    return "fp32" if backend.name != "cuda" else "fast_accum" if fast_accum else "tensor_core"
+
+
 def check_gemm(
     backend, args, bias=None, epilogue="none", aux=None, out_dtype=torch.float32, fast_accum=False
 ):
     got = backend.run("gemm", *args, bias, epilogue, aux, out_dtype, fast_accum)
     y, pre = reference.gemm_fp64(*args, bias, epilogue, aux, out_dtype)
-    bound, _ = gemm_bound(*args, bias, epilogue, y, pre, out_dtype)
+    arithmetic = arithmetic_of(backend, fast_accum)
+    bound, _ = gemm_bound(*args, bias, epilogue, y, pre, out_dtype, arithmetic=arithmetic)
     assert got.dtype == out_dtype and got.is_contiguous()
     assert_within(got, y, bound, f"gemm {epilogue}")
     return got
@@ -41,7 +47,7 @@ def check_gemm_out(backend, args, out, bias=None, epilogue="none", aux=None, acc
     added_to = out.clone() if accumulate else None
     if accumulate:
         y = y + added_to.to(torch.float64)
-    bound, pre_bound = gemm_bound(*args, bias, epilogue, y, pre, out.dtype, added_to)
+    bound, pre_bound = gemm_bound(*args, bias, epilogue, y, pre, out.dtype, added_to, arithmetic_of(backend))
     moved = [None if t is None else t.to(backend.device) for t in (out, aux_out)]
     moved_args = [None if t is None else t.to(backend.device) for t in (*args, bias, aux)]
     backend.ops.gemm_out(*moved_args[:5], epilogue, moved_args[5], False, accumulate, *moved)
@@ -50,16 +56,17 @@ def check_gemm_out(backend, args, out, bias=None, epilogue="none", aux=None, acc
         assert_within(moved[1].cpu(), pre.reshape(aux_out.shape), pre_bound.reshape(aux_out.shape), "aux_out")
 
 
-def gemm_bound_of(args):
+def gemm_bound_of(backend, args):
     y, pre = reference.gemm_fp64(*args, None, "none", None, torch.float32)
-    return gemm_bound(*args, None, "none", y, pre, torch.float32)[0]
+    return gemm_bound(*args, None, "none", y, pre, torch.float32, arithmetic=arithmetic_of(backend))[0]
 
 
 def check_gemm_fp8(backend, args, out_scale, bias, epilogue, dtype, aux_out=None):
     """Codes lie between the casts of both ends of the interval that the bound allows."""
     results = backend.run("gemm_fp8", *args, out_scale, bias, epilogue, dtype, False, aux_out)
     y, pre = reference.gemm_fp64(*args, bias, epilogue, None, dtype)
-    bound, _ = gemm_bound(*args, bias, epilogue, y, pre, dtype)
+    arithmetic = arithmetic_of(backend)
+    bound, _ = gemm_bound(*args, bias, epilogue, y, pre, dtype, arithmetic=arithmetic)
     q, scale_inv, amax = results
     low, high = (reference.cast((y + d).to(torch.float32), out_scale, dtype)[0] for d in (-bound, bound))
     decoded, low, high = (t.to(torch.float32) for t in (q, low, high))
@@ -69,6 +76,6 @@ def check_gemm_fp8(backend, args, out_scale, bias, epilogue, dtype, aux_out=None
     assert_within(amax, y.abs().max(), bound.max(), "amax")
     assert_same_bytes(scale_inv, reference.scale_inv_of(out_scale, amax), "scale_inv")
     if aux_out is not None:
-        _, pre_bound = gemm_bound(*args, bias, epilogue, y, pre, aux_out.dtype)
+        _, pre_bound = gemm_bound(*args, bias, epilogue, y, pre, aux_out.dtype, arithmetic=arithmetic)
         assert_within(aux_out, pre, pre_bound, "aux_out")
     return results

@@ -26,5 +26,7 @@ def test_every_bug_report_has_a_test_or_a_reason():
 
 
 def test_every_unsupported_case_is_a_test():
-    assert {case.split("[")[0] for _, case in UNSUPPORTED} <= {*TESTS, *FILES}
+    for _, case in UNSUPPORTED:
+        found = case in {*TESTS, *FILES}
+        assert found or (case[0] == "[" and any(case[1:-1] in text for text in FILES.values())), case
     assert all(UNSUPPORTED.values())

@@ -169,7 +169,9 @@ def test_what_an_architecture_and_a_version_have(emu):
     asked = question(emu, epilogue=DEFAULT)
     rows, mx = (changed(asked, [(OP, 31, mode), (OP, 32, mode)]) for mode in (3, 2))
     aligned = [(OP, 17, 256), (OP, 18, 256)]
-    rows, mx = changed(rows, aligned), changed(mx, aligned)
+    rows, ragged = changed(rows, aligned), changed(mx, aligned)
+    mx = changed(ragged, [(i, number, 64) for i in (0, 1) for number in (2, 4)])  # k: a multiple of 32
+    assert emu.cublaslt_judge(ragged, 100)[0] == NOT_SUPPORTED
     taken = {89: (False, False), 90: (True, False), 100: (False, True), 120: (False, True)}
     for arch, (takes_rows, takes_mx) in taken.items():
         assert emu.cublaslt_judge(asked, arch)[0] == SUCCESS

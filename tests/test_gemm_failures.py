@@ -26,7 +26,7 @@ def test_the_next_algorithm_runs_where_one_is_refused(emu, refused):
 
 
 DESCRIPTOR = (
-    r"M=24 N=32 K=48 e4m3 x e4m3 -> \w+ scales tensor/tensor epilogue \w+ .*strides 48/48/32 .*arch 9.0"
+    r"M=24 N=32 K=48 e4m3 x e4m3 -> \w+ epilogue \w+ scales tensor/tensor.*strides 48/48/32 .*arch 9.0"
 )
 
 

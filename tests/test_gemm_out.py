@@ -9,7 +9,7 @@ import torch
 
 from cases import E4M3, EMPTY_GEMM_SHAPES, LARGE_GEMM_SHAPES, fp8_integers, gemm_bound, normal, shape_id
 from conftest import assert_same_bytes, assert_within
-from gemm_checks import check_gemm_out, operands, outputs, pairs, shapes
+from gemm_checks import arithmetic_of, check_gemm_out, operands, outputs, pairs, shapes
 from transcast import reference
 
 
@@ -40,7 +40,9 @@ def test_S4_out_and_aux_out_may_be_slices_of_wider_matrices(backend, out_dtype):
         out, aux_out = wide[:, 8:41], wide_aux[:, 16:49]
         args = operands((m, 33, 50))
         y, pre = reference.gemm_fp64(*args, None, "gelu_tanh", None, out_dtype)
-        bound, pre_bound = gemm_bound(*args, None, "gelu_tanh", y, pre, out_dtype)
+        bound, pre_bound = gemm_bound(
+            *args, None, "gelu_tanh", y, pre, out_dtype, arithmetic=arithmetic_of(backend)
+        )
         backend.ops.gemm_out(*args, None, "gelu_tanh", None, False, False, out, aux_out)
         assert_within(out, y, bound, "out")
         assert_within(aux_out, pre, pre_bound, "aux_out")
@@ -73,7 +75,7 @@ def test_out_that_is_also_aux_is_right_or_refused(backend, m, out_dtype, epilogu
     before = out.clone()
     read, written = (out, None) if epilogue == "dgelu" else (None, out)
     y, pre = reference.gemm_fp64(*args, None, epilogue, before, out_dtype)
-    bound, _ = gemm_bound(*args, None, epilogue, y, pre, out_dtype)
+    bound, _ = gemm_bound(*args, None, epilogue, y, pre, out_dtype, arithmetic=arithmetic_of(backend))
     try:
         backend.ops.gemm_out(*args, None, epilogue, read, False, False, out, written)
     except ValueError as error:
@@ -84,13 +86,30 @@ def test_out_that_is_also_aux_is_right_or_refused(backend, m, out_dtype, epilogu
         assert_within(out, y, bound, "dgelu in place")
 
 
-def test_scale_inside_out_is_read_before_it_is_written(backend):
-    ones = [torch.ones(rows, 16, device=backend.device).to(E4M3) for rows in (8, 5)]
-    out = torch.zeros(8, 5, device=backend.device)
-    out[0, 0] = 0.5
+@pytest.mark.parametrize("what", ["a_scale_inv", "b_scale_inv", "bias"])
+@pytest.mark.parametrize("where", ["out", "aux_out"])
+def test_what_is_read_and_lies_in_what_is_written_is_refused(backend, what, where):
+    """Blocks of a product read their inputs when others have written their part of the output."""
+    a, b = (torch.ones(rows, 16, device=backend.device).to(E4M3) for rows in (8, 5))
     one = torch.ones((), device=backend.device)
-    backend.ops.gemm_out(*ones, out[:1, :1], one, None, "none", None, False, False, out, None)
-    assert torch.equal(out.cpu(), torch.full((8, 5), 8.0))
+    dtype = torch.bfloat16 if what == "bias" else torch.float32
+    memory = torch.zeros(8, 12, dtype=dtype, device=backend.device)
+    written = {name: torch.zeros(8, 5, dtype=dtype, device=backend.device) for name in ("out", "aux_out")}
+    written[where] = memory[:, :5]
+
+    def run(column):
+        read = {"a_scale_inv": one, "b_scale_inv": one, "bias": None}
+        read[what] = memory[3, column : column + 5] if what == "bias" else memory[3, column]
+        backend.ops.gemm_out(
+            a, b, read["a_scale_inv"], read["b_scale_inv"], read["bias"], "gelu_tanh", None, False, False,
+            written["out"], written["aux_out"],
+        )  # fmt: skip
+
+    with pytest.raises(ValueError, match=f"{where} must not share memory with {what}"):
+        run(4)
+    assert not memory.any()
+    run(5)  # beside it in the same matrix
+    assert not memory[:, 5:].any()
 
 
 def test_out_and_aux_side_by_side_in_one_matrix(backend):

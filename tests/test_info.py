@@ -109,6 +109,7 @@ def test_the_reason_why_there_is_no_cuda(monkeypatch: pytest.MonkeyPatch) -> Non
 
     class Cuda:
         device_facts = staticmethod(lambda: facts)
+        gemm_scalings = staticmethod(lambda arch: [])
 
     monkeypatch.setattr(_library, "cuda", Cuda)
     assert _library.cuda_unavailable_reason() == "no CUDA driver on this machine"

@@ -68,6 +68,11 @@ TRANSCAST_HD float decode(uint8_t code) {
   return float_of(bits_of(value) | sign);
 }
 
+// E8M0 -> FP32, exact: 2^(code - 127), 0xFF is NaN.
+TRANSCAST_HD float decode_e8m0(uint8_t code) {
+  return float_of(code == 0xff ? kNanBits : code == 0 ? 1u << 22 : uint32_t(code) << 23);
+}
+
 struct ScaleRule {
   bool pow2;   // round the scale down to a power of two
   int margin;  // headroom: the scale is divided by 2^margin

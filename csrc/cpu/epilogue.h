@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "cpu/gemm_scales.h"
 #include "cpu/kernels.h"
 #include "cpu/parallel.h"
 
@@ -28,13 +29,14 @@ inline char* row_of(const void* data, DType dtype, int64_t stride, int64_t row, 
 
 class RowEpilogue {
  public:
-  // Scales and bias are read here, once: nothing that apply() writes can change them.
-  RowEpilogue(const GemmArgs& args, const Output& out)
-      : args_(args),
-        out_(out),
-        k_(kernels()),
-        a_scale_inv_(*args.a_scale_inv),
-        b_scale_inv_(*args.b_scale_inv) {
+  // Of a product that is in units of the codes, or of what their blocks' scales made of them.
+  RowEpilogue(const GemmArgs& args, const Output& out) : args_(args), out_(out), k_(kernels()) {
+    if (args.a_scale_inv.scaling == Scaling::tensor) {
+      a_scale_inv_ = value_of(args.a_scale_inv, 0, 0);
+      b_scale_inv_ = value_of(args.b_scale_inv, 0, 0);
+    } else if (args.b_scale_inv.scaling == Scaling::row) {
+      for (int64_t n = 0; n < args.b.rows; ++n) b_row_scale_inv_.push_back(value_of(args.b_scale_inv, n, 0));
+    }
     if (!args.bias) return;
     bias_.resize(args.b.rows);
     k_.widen[int(args.bias_dtype)](args.bias, args.b.rows, bias_.data());
@@ -56,8 +58,10 @@ class RowEpilogue {
       added = in_place ? y : buffer;
       if (!in_place) k_.widen[int(out_.dtype)](out, n, buffer);
     }
-    k_.scale_and_bias(
-        {acc, y, n, a_scale_inv_, b_scale_inv_, added, bias_.empty() ? nullptr : bias_.data() + col});
+    const bool by_row = args_.a_scale_inv.scaling == Scaling::row;
+    k_.scale_and_bias({acc, y, n, by_row ? value_of(args_.a_scale_inv, m, 0) : a_scale_inv_, b_scale_inv_,
+                       by_row ? b_row_scale_inv_.data() + col : nullptr, added,
+                       bias_.empty() ? nullptr : bias_.data() + col});
     activate(y, m, col, n, buffer);
     if (out_.q) {
       uint8_t* q = out_.q + m * out_.stride + col;
@@ -86,8 +90,8 @@ class RowEpilogue {
   const GemmArgs& args_;
   const Output& out_;
   const Kernels& k_;
-  const float a_scale_inv_, b_scale_inv_;
-  std::vector<float> bias_;
+  float a_scale_inv_ = 1.0f, b_scale_inv_ = 1.0f;
+  std::vector<float> b_row_scale_inv_, bias_;
 };
 
 }  // namespace transcast::cpu

@@ -9,10 +9,14 @@ namespace {
 
 void scale_and_bias(const EpilogueRow& row) {
   const float a = row.a_scale_inv, b = row.b_scale_inv;
-  if (row.added) {
-    for (int64_t i = 0; i < row.n; ++i) row.y[i] = (row.acc[i] * a) * b + row.added[i];
+  float* const scaled = row.added ? row.acc : row.y;  // y may be where `added` lies
+  if (row.b_row_scale_inv) {
+    for (int64_t i = 0; i < row.n; ++i) scaled[i] = (row.acc[i] * a) * row.b_row_scale_inv[i];
   } else {
-    for (int64_t i = 0; i < row.n; ++i) row.y[i] = (row.acc[i] * a) * b;
+    for (int64_t i = 0; i < row.n; ++i) scaled[i] = (row.acc[i] * a) * b;
+  }
+  if (row.added) {
+    for (int64_t i = 0; i < row.n; ++i) row.y[i] = scaled[i] + row.added[i];
   }
   if (row.bias) {
     for (int64_t i = 0; i < row.n; ++i) row.y[i] += row.bias[i];

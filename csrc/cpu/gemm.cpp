@@ -1,7 +1,7 @@
 // FP8 GEMM on the CPU: both operands are decoded blockwise into panels for torch's BLAS (FP32, or BF16 where the
 // machine multiplies that); the output tile is finished (scales, bias, activation, rounding) while it is in the cache.
-// A few rows of `a` take a direct matrix-vector path instead, which reads each FP8 weight once. Neither operand is ever
-// decoded whole.
+// Scales of blocks multiply the decoded codes, all others the output. A few rows of `a` take a direct matrix-vector
+// path instead, which reads each FP8 weight once. Neither operand is ever decoded whole.
 #include "backend.h"
 
 #include "cpu/epilogue.h"
@@ -11,26 +11,34 @@ namespace transcast {
 namespace cpu {
 namespace {
 
-constexpr int64_t kMinTile = 128;                  // output tile: kMaxTile at most, 1 MiB of accumulators
-constexpr int64_t kTileDepth = 2048;               // operand panels: up to 4 MiB each
-constexpr int64_t kTilesPerThread = 2;             // tiles shrink until there are so many
-constexpr int64_t kProductsPerElement = 64;        // so many multiply-adds take as long as casting one element
-constexpr int64_t kVectorRows = 4;                 // up to so many rows: matrix-vector path
-constexpr int64_t kVectorCols = 64;                // its unit of work
+constexpr int64_t kMinTile = 128;            // output tile: kMaxTile at most, 1 MiB of accumulators
+constexpr int64_t kTileDepth = 2048;         // operand panels: up to 4 MiB each
+constexpr int64_t kTilesPerThread = 2;       // tiles shrink until there are so many
+constexpr int64_t kProductsPerElement = 64;  // so many multiply-adds take as long as casting one element
+constexpr int64_t kVectorRows = 4;           // up to so many rows: matrix-vector path
+constexpr int64_t kVectorCols = 64;          // its unit of work
 
-void decode_row(Format format, const uint8_t* q, int64_t n, float* y) {
-  kernels().decode[int(format)](q, n, 1.0f, y, false);
+// y[n] = codes[row, col..], times their blocks' scales if there are any
+void decode_row(const Codes& codes, const InverseScales& scales, int64_t row, int64_t col, int64_t n, float* y) {
+  const uint8_t* q = codes.data + row * codes.stride + col;
+  const auto decode = kernels().decode[int(codes.format)];
+  if (!is_blockwise(scales.scaling)) return decode(q, n, 1.0f, y, false);
+  const int64_t width = columns_per_scale(scales.scaling);
+  for (int64_t i = 0; i < n;) {
+    const int64_t piece = std::min(n - i, width - (col + i) % width);
+    decode(q + i, piece, block_scale(scales, row, col + i), y + i, false);
+    i += piece;
+  }
 }
-void decode_row(Format format, const uint8_t* q, int64_t n, uint16_t* y) {
-  kernels().decode_bf16[int(format)](q, n, y);
+void decode_row(const Codes& codes, const InverseScales&, int64_t row, int64_t col, int64_t n, uint16_t* y) {
+  kernels().decode_bf16[int(codes.format)](codes.data + row * codes.stride + col, n, y);
 }
 
 // panel[rows, cols] (row-major, gapless) = codes[row.., col..] as FP32 or BF16
 template <class T>
-void decode_panel(const Codes& codes, int64_t row, int64_t col, int64_t rows, int64_t cols, T* panel) {
-  for (int64_t r = 0; r < rows; ++r) {
-    decode_row(codes.format, codes.data + (row + r) * codes.stride + col, cols, panel + r * cols);
-  }
+void decode_panel(const Codes& codes, const InverseScales& scales, int64_t row, int64_t col, int64_t rows, int64_t cols,
+                  T* panel) {
+  for (int64_t r = 0; r < rows; ++r) decode_row(codes, scales, row + r, col, cols, panel + r * cols);
 }
 
 void multiply_vectors(const Context& context, const GemmArgs& args, const RowEpilogue& epilogue) {
@@ -38,7 +46,7 @@ void multiply_vectors(const Context& context, const GemmArgs& args, const RowEpi
   const auto dot = kernels().dot[int(args.b.format)];
   Workspace workspace(Workspace::bytes<float>(m * k));
   float* x = workspace.take<float>(m * k);
-  decode_panel(args.a, 0, 0, m, k, x);
+  decode_panel(args.a, args.a_scale_inv, 0, 0, m, k, x);
   parallel_for(context, (n + kVectorCols - 1) / kVectorCols, kVectorCols * k, [&](int64_t begin, int64_t end) {
     float acc[kVectorRows][kVectorCols];
     for (int64_t block = begin; block < end; ++block) {
@@ -79,8 +87,8 @@ void multiply_panels(const Context& context, const GemmArgs& args, const RowEpil
       const bool same_rows = t > begin && t % across > 0 && k <= depth;  // the panel of a is still there
       for (int64_t p = 0; p < k; p += depth) {
         const int64_t length = std::min(depth, k - p);
-        if (!same_rows) decode_panel(args.a, i, p, rows, length, a);
-        decode_panel(args.b, j, p, cols, length, b);
+        if (!same_rows) decode_panel(args.a, args.a_scale_inv, i, p, rows, length, a);
+        decode_panel(args.b, args.b_scale_inv, j, p, cols, length, b);
         gemm(rows, cols, length, a, length, b, length, p > 0, c, cols);
       }
       for (int64_t r = 0; r < rows; ++r) epilogue.apply(c + r * cols, i + r, j, cols);
@@ -88,8 +96,11 @@ void multiply_panels(const Context& context, const GemmArgs& args, const RowEpil
   });
 }
 
-// K = 0: the product is zero, and only bias, activation and accumulation remain.
-void multiply_nothing(const GemmArgs& args, const RowEpilogue& epilogue) {
+// K = 0: the product is zero whatever the scales, and only bias, activation and accumulation remain.
+void multiply_nothing(GemmArgs args, const Output& out) {
+  constexpr float one = 1.0f;
+  args.a_scale_inv = args.b_scale_inv = {&one, Scaling::tensor, 1, 1, 0, 0};
+  const RowEpilogue epilogue(args, out);
   IeeeMode guard;
   float acc[kMaxTile];
   for (int64_t i = 0; i < args.a.rows; ++i) {
@@ -103,10 +114,11 @@ void multiply_nothing(const GemmArgs& args, const RowEpilogue& epilogue) {
 
 void multiply(const Context& context, const GemmArgs& args, const Output& out) {
   if (args.a.rows == 0 || args.b.rows == 0) return;
+  if (args.a.cols == 0) return multiply_nothing(args, out);
   const RowEpilogue epilogue(args, out);
-  if (args.a.cols == 0) return multiply_nothing(args, epilogue);
-  if (args.a.rows <= kVectorRows) return multiply_vectors(context, args, epilogue);
-  if (context.bf16_gemm && kernels().bf16_arithmetic) {
+  const bool blockwise = is_blockwise(args.a_scale_inv.scaling);
+  if (args.a.rows <= kVectorRows && !blockwise) return multiply_vectors(context, args, epilogue);
+  if (context.bf16_gemm && kernels().bf16_arithmetic && !blockwise) {
     return multiply_panels<uint16_t>(context, args, epilogue, context.bf16_gemm);
   }
   multiply_panels<float>(context, args, epilogue, context.sgemm);
@@ -122,7 +134,7 @@ void gemm(const Context& context, const GemmArgs& args, void* out, DType out_dty
 
 void gemm_fp8(const Context& context, const GemmArgs& args, const float* out_scale, Format format, uint8_t* q,
               float* scale_inv, float* amax) {
-  const float scale = *out_scale;  // once: aux_out may lie over it
+  const float scale = *out_scale;
   cpu::AtomicMax best;
   cpu::multiply(context, args, {nullptr, DType::f32, args.b.rows, false, q, format, scale, &best});
   cpu::IeeeMode guard;

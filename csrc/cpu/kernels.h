@@ -17,12 +17,13 @@ constexpr int64_t kStreamBytes = 4 << 20;
 
 // One row of a GEMM's result on its way from accumulators to the output.
 struct EpilogueRow {
-  const float* acc;  // [n], FP32 accumulators
-  float* y;          // [n], may be acc, and may be where `added` lies
+  float* acc;  // [n], FP32 accumulators; overwritten
+  float* y;    // [n], may be acc, and may be where `added` lies
   int64_t n;
   float a_scale_inv, b_scale_inv;
-  const float* added;  // previous output for accumulation, or null
-  const float* bias;   // or null
+  const float* b_row_scale_inv;  // [n], in place of b_scale_inv; or null
+  const float* added;            // previous output for accumulation, or null
+  const float* bias;             // or null
 };
 
 // n elements on their way through an activation, all in FP32; what it does not need is null or not written.

@@ -4,6 +4,7 @@
 #include "cuda/error.h"
 #include "cuda/gemm_kernels.h"
 #include "cuda/gemm_plan.h"
+#include "cuda/gemm_scales.h"
 
 namespace transcast {
 namespace cuda {
@@ -21,11 +22,19 @@ struct Target {
 
 bool is_multiple_of_16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-// What cuBLASLt asks of an FP8 operand: 16-byte aligned rows, a multiple of 16 columns; `rows` too, for the one that makes
-// the output's columns.
-bool usable(const Codes& q, bool rows) {
-  return is_multiple_of_16(q.data) && q.cols % kPadding == 0 && (q.rows <= 1 || q.stride % kPadding == 0) &&
-         (!rows || q.rows % kPadding == 0);
+// What cuBLASLt asks of an FP8 operand: 16-byte aligned rows, and multiples of so many rows and columns.
+struct Multiples {
+  int64_t a_rows, b_rows, columns;
+};
+
+Multiples multiples_for(Scaling scaling) {
+  const bool blocks = scaling == Scaling::block_1x128 || scaling == Scaling::block_128x128;
+  return {blocks ? 4 : 1, kPadding, scaling == Scaling::mx_1x32 ? kMxBlock : kPadding};
+}
+
+bool usable(const Codes& q, int64_t rows, int64_t columns) {
+  return is_multiple_of_16(q.data) && q.cols % columns == 0 && (q.rows <= 1 || q.stride % kPadding == 0) &&
+         q.rows % rows == 0;
 }
 
 bool usable(const void* data, int64_t stride, int64_t element_bytes) {
@@ -34,18 +43,12 @@ bool usable(const void* data, int64_t stride, int64_t element_bytes) {
 
 int64_t element_bytes(Output type) { return type == Output::f32 ? 4 : is_fp8(type) ? 1 : 2; }
 
-// Blocks of a product read the scales when others have written their part of the output.
-bool lies_in(const float* scale, const Target& target, const GemmArgs& args) {
-  const auto begin = reinterpret_cast<uintptr_t>(target.data), at = reinterpret_cast<uintptr_t>(scale);
-  const int64_t elements = (args.a.rows - 1) * target.stride + args.b.rows;
-  return at >= begin && at < begin + uintptr_t(elements * element_bytes(target.type));
-}
-
 Request request_of(const CudaContext& context, const GemmArgs& args, Output out) {
   Request r{};
   r.a = args.a.format;
   r.b = args.b.format;
-  r.a_scaling = r.b_scaling = Scaling::tensor;
+  r.a_scaling = args.a_scale_inv.scaling;
+  r.b_scaling = args.b_scale_inv.scaling;
   r.epilogue = args.epilogue;
   r.bias = args.bias != nullptr;
   r.aux = args.aux != nullptr || args.aux_out != nullptr;
@@ -59,27 +62,32 @@ Request request_of(const CudaContext& context, const GemmArgs& args, Output out)
 Product product_of(const Request& request, const Codes& a, const Codes& b, const GemmArgs& args) {
   Product p{};
   p.request = request;
-  p.m = args.a.rows;  // not the rows that pad a
+  // Rows that pad a are not computed, unless the library counts in more than one.
+  p.m = args.a.rows % multiples_for(request.a_scaling).a_rows == 0 ? args.a.rows : a.rows;
   p.n = b.rows;
   p.k = a.cols;
   p.a = a.data;
   p.b = b.data;
   p.a_stride = p.m <= 1 ? a.cols : a.stride;
   p.b_stride = b.rows <= 1 ? b.cols : b.stride;
-  p.a_scale_inv = args.a_scale_inv;
-  p.b_scale_inv = args.b_scale_inv;
   p.fast_accum = args.fast_accum;
   return p;
 }
 
+void set_scales(const CudaContext& context, const GemmArgs& args, Product& p) {
+  p.a_scale_inv = laid_out(context, args.a_scale_inv, p.m);
+  p.b_scale_inv = laid_out(context, args.b_scale_inv, p.n);
+}
+
 // The whole product in one cublasLtMatmul, if operands and output lie as it needs them and it has an algorithm.
-bool run_native(const CudaContext& context, const Request& request, const Codes& a, const Codes& b, const GemmArgs& args,
-                const Target& target) {
-  if (b.rows != args.b.rows || !usable(target.data, target.stride, element_bytes(target.type))) return false;
-  if (lies_in(args.a_scale_inv, target, args) || lies_in(args.b_scale_inv, target, args)) return false;
+bool run_native(const CudaContext& context, const Request& request, const Codes& a, const Codes& b,
+                const GemmArgs& args, const Target& target) {
+  if (!usable(target.data, target.stride, element_bytes(target.type))) return false;
   const void* aux = args.aux ? args.aux : args.aux_out;
   if (aux && !usable(aux, args.aux_stride, int64_t(size_of(args.aux_dtype)))) return false;
   Product p = product_of(request, a, b, args);
+  if (p.m != args.a.rows || p.n != args.b.rows) return false;
+  set_scales(context, args, p);
   p.d = target.data;
   p.d_stride = target.stride;
   p.accumulate = target.accumulate;
@@ -98,31 +106,38 @@ bool run_native(const CudaContext& context, const Request& request, const Codes&
   return true;
 }
 
-// An FP32 product without epilogue in workspace memory, which every supported library and arch has.
-const float* run_plain(const CudaContext& context, Request request, const Codes& a, const Codes& b, const GemmArgs& args) {
+// An FP32 product without epilogue in workspace memory, which every supported library and arch has. Row scales are left
+// to the kernel behind it.
+const float* run_plain(const CudaContext& context, Request request, const Codes& a, const Codes& b,
+                       const GemmArgs& args) {
   request.epilogue = Epilogue::none;
   request.bias = request.aux = false;
   request.out = Output::f32;
+  if (request.a_scaling == Scaling::row) request.a_scaling = request.b_scaling = Scaling::tensor;
   Product p = product_of(request, a, b, args);
+  if (args.a_scale_inv.scaling != Scaling::row) set_scales(context, args, p);
   p.d = context.allocate(p.m * p.n * int64_t(sizeof(float)), context.state);
   p.d_stride = p.n;
   if (!run(context, p)) throw std::runtime_error("transcast: cuBLASLt has no algorithm for " + describe(p));
   return static_cast<const float*>(p.d);
 }
 
-void finish(const CudaContext& context, const GemmArgs& args, const float* acc, int64_t acc_stride, const Target& target) {
+void finish(const CudaContext& context, const GemmArgs& args, const float* acc, int64_t acc_stride,
+            const Target& target) {
   EpilogueArgs e{};
   e.acc = acc;
   e.acc_stride = acc_stride;
   e.gemm = &args;
-  e.out = target.data;
-  e.out_stride = target.stride;
+  e.by_row = acc && args.a_scale_inv.scaling == Scaling::row;
   e.accumulate = target.accumulate;
   if (is_fp8(target.type)) {
     const Format format = target.type == Output::e4m3 ? Format::e4m3 : Format::e5m2;
-    epilogue_fp8(context, e, target.out_scale, format, static_cast<uint8_t*>(target.data), target.scale_inv, target.amax);
+    epilogue_fp8(context, e, target.out_scale, format, static_cast<uint8_t*>(target.data), target.scale_inv,
+                 target.amax);
   } else {
+    e.out = target.data;
     e.out_dtype = DType(int(target.type));
+    e.out_stride = target.stride;
     epilogue(context, e);
   }
 }
@@ -132,8 +147,9 @@ void multiply(const CudaContext& context, const GemmArgs& args, const Target& ta
   const Support verdict = support(request);
   if (verdict.way == Way::refused) throw std::invalid_argument("transcast: gemm: " + std::string(verdict.why));
   if (args.a.rows == 0 || args.b.rows == 0 || args.a.cols == 0) return finish(context, args, nullptr, 0, target);
-  const Codes a = usable(args.a, false) ? args.a : padded(context, args.a);
-  const Codes b = usable(args.b, true) ? args.b : padded(context, args.b);
+  const Multiples of = multiples_for(args.a_scale_inv.scaling);
+  const Codes a = usable(args.a, of.a_rows, of.columns) ? args.a : padded(context, args.a, of.columns);
+  const Codes b = usable(args.b, of.b_rows, of.columns) ? args.b : padded(context, args.b, of.columns);
   if (verdict.way == Way::native && run_native(context, request, a, b, args, target)) return;
   finish(context, args, run_plain(context, request, a, b, args), b.rows, target);
 }
@@ -141,7 +157,8 @@ void multiply(const CudaContext& context, const GemmArgs& args, const Target& ta
 }  // namespace
 }  // namespace cuda
 
-void gemm(const Context& context, const GemmArgs& args, void* out, DType out_dtype, int64_t out_stride, bool accumulate) {
+void gemm(const Context& context, const GemmArgs& args, void* out, DType out_dtype, int64_t out_stride,
+          bool accumulate) {
   if (args.a.rows == 0 || args.b.rows == 0) return;
   cuda::multiply(context, args, {out, cuda::output_of(out_dtype), out_stride, accumulate, nullptr, nullptr, nullptr});
 }

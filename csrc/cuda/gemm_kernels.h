@@ -5,17 +5,16 @@
 
 namespace transcast::cuda {
 
-// A copy with rows and columns padded by zeros to multiples of 16, in workspace memory.
-Codes padded(const CudaContext&, const Codes&);
+// A copy with zeros for padding: rows to a multiple of 16, columns to one of `multiple`. In workspace memory.
+Codes padded(const CudaContext&, const Codes&, int64_t multiple);
 
 // From FP32 accumulators to the output, where cuBLASLt has no such epilogue.
 struct EpilogueArgs {
   const float* acc;  // [M, N], row stride acc_stride; null: zero, the product of operands without columns
   int64_t acc_stride;
-  const float *a_scale_inv, *b_scale_inv;  // applied to acc, [1] or one per row; or null: acc is scaled already
-  bool scale_per_row;
   const GemmArgs* gemm;  // bias, epilogue, aux
-  void* out;             // [M, N]
+  bool by_row;           // acc is still in units of the codes, and gemm has the row scales
+  void* out;             // [M, N]; not read by epilogue_fp8
   DType out_dtype;
   int64_t out_stride;
   bool accumulate;

@@ -76,7 +76,8 @@ using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDes
 
 template <class Value>
 void set(const Descriptor& descriptor, cublasLtMatmulDescAttributes_t attribute, Value value) {
-  check(cublasLtMatmulDescSetAttribute(descriptor.get(), attribute, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  check(cublasLtMatmulDescSetAttribute(descriptor.get(), attribute, &value, sizeof value),
+        "cublasLtMatmulDescSetAttribute");
 }
 
 template <class Value>
@@ -85,17 +86,27 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
         "cublasLtMatmulPreferenceSetAttribute");
 }
 
+// Only asked for where library_version() has it.
+void set_scale_modes(const Descriptor& descriptor, Scaling a, Scaling b) {
+#if CUBLAS_VERSION >= 120800
+  const auto mode_of = [](Scaling scaling) -> int32_t {
+    switch (scaling) {
 #if CUBLAS_VERSION >= 120900
-int32_t scale_mode_of(Scaling scaling) {
-  switch (scaling) {
-    case Scaling::row: return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-    case Scaling::block_1x128: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    case Scaling::block_128x128: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
-    case Scaling::mx_1x32: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
-    default: return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
-  }
-}
+      case Scaling::row: return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+      case Scaling::block_1x128: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+      case Scaling::block_128x128: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 #endif
+      case Scaling::mx_1x32: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+      default: return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    }
+  };
+  if (a == Scaling::tensor && b == Scaling::tensor) return;
+  set(descriptor, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode_of(a));
+  set(descriptor, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode_of(b));
+#else
+  (void)descriptor, (void)a, (void)b;
+#endif
+}
 
 // 16, 32, ... 256: what the pointer is a multiple of, as far as the library cares.
 uint32_t alignment_of(const void* pointer) {
@@ -105,16 +116,17 @@ uint32_t alignment_of(const void* pointer) {
 
 // Everything that a plan depends on. All fields have one size, so that there is no padding to compare.
 struct Key {
-  std::array<int64_t, 26> fields;
+  std::array<int64_t, 27> fields;
   bool operator==(const Key& other) const { return fields == other.fields; }
 };
 
 Key key_of(const CudaContext& context, const Product& p) {
   const Request& r = p.request;
   return {{context.device, int64_t(r.a), int64_t(r.b), int64_t(r.a_scaling), int64_t(r.b_scaling), int64_t(r.epilogue),
-           p.bias != nullptr, r.aux, int64_t(r.aux_dtype), int64_t(r.out), p.m, p.n, p.k, p.a_stride, p.b_stride, p.d_stride,
-           p.aux_stride, int64_t(p.bias_dtype), p.fast_accum, p.accumulate, alignment_of(p.a), alignment_of(p.b),
-           alignment_of(p.d), alignment_of(p.bias), alignment_of(p.aux), p.d_amax != nullptr}};
+           p.bias != nullptr, r.aux, int64_t(r.aux_dtype), int64_t(r.out), p.m, p.n, p.k, p.a_stride, p.b_stride,
+           p.d_stride, p.aux_stride, int64_t(p.bias_dtype), p.fast_accum, p.accumulate, alignment_of(p.a),
+           alignment_of(p.b), alignment_of(p.d), alignment_of(p.bias), alignment_of(p.aux), p.d_amax != nullptr,
+           p.a_scale_inv != nullptr}};
 }
 
 struct KeyHash {
@@ -163,12 +175,7 @@ class Plan {
       set(descriptor_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.aux_stride);
       set(descriptor_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, int32_t(type_of(r.aux_dtype)));
     }
-#if CUBLAS_VERSION >= 120900
-    if (r.a_scaling != Scaling::tensor) {
-      set(descriptor_, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode_of(r.b_scaling));
-      set(descriptor_, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode_of(r.a_scaling));
-    }
-#endif
+    set_scale_modes(descriptor_, r.b_scaling, r.a_scaling);
     set_pointers(p);
     create(a_, type_of(r.b), p.k, p.n, p.b_stride);
     create(b_, type_of(r.a), p.k, p.m, p.a_stride);
@@ -195,8 +202,8 @@ class Plan {
       const int64_t bytes = int64_t(candidate.workspaceSize);
       void* workspace = bytes ? context.allocate(bytes, context.state) : nullptr;
       const cublasStatus_t status =
-          cublasLtMatmul(handle_of(device_), descriptor_.get(), &one, p.b, a_.get(), p.a, b_.get(), &beta, p.d, c_.get(), p.d,
-                         d_.get(), &candidate.algo, workspace, size_t(bytes), stream_of(context));
+          cublasLtMatmul(handle_of(device_), descriptor_.get(), &one, p.b, a_.get(), p.a, b_.get(), &beta, p.d,
+                         c_.get(), p.d, d_.get(), &candidate.algo, workspace, size_t(bytes), stream_of(context));
       if (status == CUBLAS_STATUS_SUCCESS) return true;
       if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
         throw std::runtime_error("transcast: cublasLtMatmul failed with " + described(status) + " for " + description_);
@@ -215,8 +222,8 @@ class Plan {
  private:
   // The heuristic reads their values, too: it infers the alignment from them.
   void set_pointers(const Product& p) {
-    set(descriptor_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(p.b_scale_inv));
-    set(descriptor_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(p.a_scale_inv));
+    set(descriptor_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_scale_inv);
+    set(descriptor_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_scale_inv);
     if (p.bias) set(descriptor_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
     if (p.aux) set(descriptor_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.aux);
     if (p.d_scale) set(descriptor_, CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, static_cast<const void*>(p.d_scale));
@@ -301,14 +308,16 @@ bool run(const CudaContext& context, const Product& p) { return cache().find(con
 std::vector<PlanFacts> plans() { return cache().facts(); }
 void clear_plans() { cache().clear(); }
 
-int library_version() { return int(cublasLtGetVersion()); }
+int library_version() { return int(std::min<size_t>(cublasLtGetVersion(), CUBLAS_VERSION)); }
 
 std::string describe(const Product& p) {
   const Request& r = p.request;
   const auto format = [](Format f) { return f == Format::e4m3 ? "e4m3" : "e5m2"; };
   std::ostringstream text;
-  text << "M=" << p.m << " N=" << p.n << " K=" << p.k << " " << format(r.a) << " x " << format(r.b) << " -> " << name_of(r.out)
-       << " scales " << name_of(r.a_scaling) << "/" << name_of(r.b_scaling) << " epilogue " << name_of(r.epilogue);
+  text << "M=" << p.m << " N=" << p.n << " K=" << p.k << " " << format(r.a) << " x " << format(r.b) << " -> "
+       << name_of(r.out) << " epilogue " << name_of(r.epilogue) << " scales " << name_of(r.a_scaling) << "/"
+       << name_of(r.b_scaling);
+  if (!p.a_scale_inv) text << " left out";
   if (p.bias) text << " bias " << name_of(output_of(p.bias_dtype));
   if (p.aux) text << " aux " << name_of(output_of(r.aux_dtype)) << " stride " << p.aux_stride;
   text << (p.accumulate ? " accumulate" : "") << (p.fast_accum ? " fast_accum" : "") << " strides " << p.a_stride << "/"

@@ -11,13 +11,14 @@
 namespace transcast::cuda {
 
 // One cublasLtMatmul: d[M, N] = epilogue(a[M, K] * b[N, K]^T * a_scale_inv * b_scale_inv (+ d) (+ bias)). Row-major;
-// pointers are 16-byte aligned, a_stride, b_stride, K and N multiples of 16, rows of d and aux of 16 bytes.
+// pointers are 16-byte aligned, a_stride, b_stride, K and N multiples of 16, rows of d and aux of 16 bytes; for blocks
+// of 128 columns M is a multiple of 4, for those of 32 K is one of 32.
 struct Product {
   Request request;
   int64_t m, n, k;
   const uint8_t *a, *b;
   int64_t a_stride, b_stride;
-  const float *a_scale_inv, *b_scale_inv;
+  const void *a_scale_inv, *b_scale_inv;  // as the library lays them out (cuda/gemm_scales.h); or null: 1
   void* d;
   int64_t d_stride;
   const void* bias;  // [N], of bias_dtype; or null
@@ -45,6 +46,7 @@ void clear_plans();
 // The descriptor of a product in one line, for errors and plans.
 std::string describe(const Product&);
 
+// Of cuBLASLt: what is loaded, or what this was built with if that is older.
 int library_version();
 
 }  // namespace transcast::cuda

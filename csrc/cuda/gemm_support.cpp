@@ -26,9 +26,7 @@ Kind kind_of(const Request& r) {
 
 enum class Operands : int { e4m3_e4m3, e4m3_e5m2, e5m2_e4m3, e5m2_e5m2 };
 
-Operands operands_of(const Request& r) {
-  return Operands(2 * int(r.a == Format::e5m2) + int(r.b == Format::e5m2));
-}
+Operands operands_of(const Request& r) { return Operands(2 * int(r.a == Format::e5m2) + int(r.b == Format::e5m2)); }
 
 struct Rule {
   int arch_min, arch_max, library_min;
@@ -39,6 +37,8 @@ struct Rule {
 };
 
 constexpr int kNoLimit = 1 << 30;
+constexpr int kBlockLibrary = 120900, kMxLibrary = 120800;
+constexpr unsigned kHighPrecision = set(Output::f32, Output::bf16, Output::f16);
 constexpr unsigned kSixteenBit = set(Output::bf16, Output::f16);
 constexpr unsigned kFp8 = set(Output::e4m3, Output::e5m2);
 constexpr unsigned kLinear = set(Kind::none, Kind::bias);
@@ -62,26 +62,32 @@ const Rule kRules[] = {
     {89, kNoLimit, 0, kTensor, kTensor, kAny, set(Kind::dgelu), set(Output::bf16), true, Way::native,
      "one cublasLtMatmul"},
     {89, kNoLimit, 0, kTensor, kTensor, kAny, set(Kind::gelu_aux_bias), kAny, false, Way::fallback,
-     "cuBLASLt adds this bias to the product rounded to the output's dtype; FP32 GEMM, then bias and gelu in one kernel"},
+     "cuBLASLt adds this bias to the product rounded to the output's dtype; FP32 GEMM, then bias and gelu in one "
+     "kernel"},
     {89, kNoLimit, 0, kTensor, kTensor, kAny, kAny, kFp8, false, Way::fallback,
      "no such FP8 output in cuBLASLt; FP32 GEMM, then epilogue and cast in one kernel"},
     {89, kNoLimit, 0, kTensor, kTensor, kAny, kAny, kAny, false, Way::fallback,
      "no such epilogue for these types in cuBLASLt; FP32 GEMM, then the epilogue in one kernel"},
 
-    {90, 90, 120900, kRow, kRow, kAny, kLinear, set(Output::f32, Output::bf16, Output::f16), false, Way::native,
+    {90, 90, kBlockLibrary, kRow, kRow, kAny, kLinear, kHighPrecision, false, Way::native,
      "one cublasLtMatmul, OUTER_VEC_32F scales"},
     {89, kNoLimit, 0, kRow, kRow, kAny, kAny, kAny, false, Way::fallback,
-     "row scales are native on compute capability 9.0 from cuBLASLt 12.9 on; FP32 GEMM, then scales and epilogue in one kernel"},
+     "row scales are native on compute capability 9.0 from cuBLASLt 12.9 on; FP32 GEMM, then scales and epilogue in "
+     "one kernel"},
     {89, kNoLimit, 0, set(Scaling::block_128x128), set(Scaling::block_128x128), kAny, kAny, kAny, false, Way::refused,
      "cuBLASLt multiplies no two operands with 128x128 scales"},
-    {90, 90, 120900, kBlocks, kBlocks, kAny, kLinear, set(Output::f32, Output::bf16, Output::f16), false, Way::native,
+    {90, 90, kBlockLibrary, kBlocks, kBlocks, kAny, kLinear, kHighPrecision, false, Way::native,
      "one cublasLtMatmul, VEC128_32F and BLK128x128_32F scales"},
+    {90, 90, kBlockLibrary, kBlocks, kBlocks, kAny, kAny, kAny, false, Way::fallback,
+     "no epilogue and no FP8 output beside block scales in cuBLASLt; FP32 GEMM with them, then one kernel"},
     {89, kNoLimit, 0, kBlocks, kBlocks, kAny, kAny, kAny, false, Way::refused,
-     "block scales need compute capability 9.0, cuBLASLt 12.9, and no epilogue but bias"},
-    {100, kNoLimit, 120800, kMx, kMx, kAny, kLinear, set(Output::f32, Output::bf16, Output::f16), false, Way::native,
+     "block scales need compute capability 9.0 and cuBLASLt 12.9"},
+    {100, kNoLimit, kMxLibrary, kMx, kMx, kAny, kLinear, kHighPrecision, false, Way::native,
      "one cublasLtMatmul, VEC32_UE8M0 scales"},
+    {100, kNoLimit, kMxLibrary, kMx, kMx, kAny, kAny, kAny, false, Way::fallback,
+     "cuBLASLt's epilogues and FP8 outputs beside 1x32 scales are not relied on; FP32 GEMM with them, then one kernel"},
     {89, kNoLimit, 0, kMx, kMx, kAny, kAny, kAny, false, Way::refused,
-     "1x32 E8M0 scales need compute capability 10.0, cuBLASLt 12.8, and no epilogue but bias"},
+     "1x32 E8M0 scales need compute capability 10.0 or later and cuBLASLt 12.8"},
     {0, kNoLimit, 0, kAny, kAny, kAny, kAny, kAny, false, Way::refused, "these scales do not go together"},
 };
 
@@ -98,8 +104,9 @@ const char* const kOutputs[] = {"float32", "bfloat16", "float16", "float8_e4m3fn
 const char* const kEpilogues[] = {"none", "relu", "gelu_tanh", "dgelu"};
 const char* const kWays[] = {"native", "fallback", "refused"};
 const char* const kOperands[] = {"e4m3 x e4m3", "e4m3 x e5m2", "e5m2 x e4m3", "e5m2 x e5m2"};
-const char* const kKinds[] = {"none",     "bias",          "relu",  "relu+bias", "gelu_tanh", "gelu_tanh+bias", "gelu_tanh+aux",
-                              "gelu_tanh+aux+bias", "dgelu", "dgelu+bias"};
+const char* const kKinds[] = {"none",      "bias",           "relu",          "relu+bias",
+                              "gelu_tanh", "gelu_tanh+bias", "gelu_tanh+aux", "gelu_tanh+aux+bias",
+                              "dgelu",     "dgelu+bias"};
 
 template <int n>
 std::string names(unsigned set, const char* const (&all)[n]) {
@@ -133,14 +140,35 @@ Support support(const Request& request) {
 std::vector<RuleText> support_table() {
   std::vector<RuleText> table;
   for (const Rule& rule : kRules) {
-    const std::string library =
-        rule.library_min == 0 ? "any" : std::to_string(rule.library_min / 10000) + "." + std::to_string(rule.library_min / 100 % 100);
+    const int library = rule.library_min;
+    const std::string number = std::to_string(library / 10000) + "." + std::to_string(library / 100 % 100);
     const std::string a = names(rule.a_scaling, kScalings), b = names(rule.b_scaling, kScalings);
-    table.push_back({archs_of(rule), library, a == b ? a : a + " x " + b, names(rule.operands, kOperands),
-                     names(rule.kinds, kKinds), names(rule.outputs, kOutputs) + (rule.same_aux_type ? ", aux alike" : ""),
-                     name_of(rule.way), rule.why});
+    table.push_back({archs_of(rule), library == 0 ? "any" : number, a == b ? a : a + " x " + b, names(rule.operands, kOperands),
+                     names(rule.kinds, kKinds),
+                     names(rule.outputs, kOutputs) + (rule.same_aux_type ? ", aux alike" : ""), name_of(rule.way),
+                     rule.why});
   }
   return table;
+}
+
+std::vector<ScalingText> scaling_support(int arch, int library) {
+  constexpr Scaling pairs[][2] = {{Scaling::tensor, Scaling::tensor},
+                                  {Scaling::row, Scaling::row},
+                                  {Scaling::block_1x128, Scaling::block_1x128},
+                                  {Scaling::block_1x128, Scaling::block_128x128},
+                                  {Scaling::mx_1x32, Scaling::mx_1x32}};
+  std::vector<ScalingText> all;
+  for (const auto& [a, b] : pairs) {
+    Request request{};
+    request.a_scaling = a;
+    request.b_scaling = b;
+    request.out = Output::bf16;
+    request.arch = arch;
+    request.library = library;
+    const Support found = support(request);
+    all.push_back({a == b ? name_of(a) : name_of(a) + " x " + name_of(b), name_of(found.way), found.why});
+  }
+  return all;
 }
 
 std::string name_of(Scaling scaling) { return kScalings[int(scaling)]; }

@@ -1,5 +1,5 @@
-// What cuBLASLt computes by itself, what takes our own kernels besides, and what no hardware does: one table, read by the
-// op, by its errors, by transcast.info and by the tests.
+// What cuBLASLt computes by itself, what takes our own kernels besides, and what no hardware does: one table, read by
+// the op, by its errors, by transcast.info and by the tests.
 #pragma once
 
 #include <string>
@@ -8,9 +8,6 @@
 #include "backend.h"
 
 namespace transcast::cuda {
-
-// How an operand is scaled: one scale, one per row, per 1x128 or 128x128 block, or E8M0 per 1x32 block.
-enum class Scaling : int { tensor, row, block_1x128, block_128x128, mx_1x32 };
 
 enum class Output : int { f32, bf16, f16, e4m3, e5m2 };
 constexpr bool is_fp8(Output out) { return out == Output::e4m3 || out == Output::e5m2; }
@@ -42,6 +39,12 @@ struct RuleText {
   std::string archs, library, scaling, operands, epilogues, outputs, way, why;
 };
 std::vector<RuleText> support_table();
+
+// What it says of a BF16 product without epilogue, for each pair of scales.
+struct ScalingText {
+  std::string scaling, way, why;
+};
+std::vector<ScalingText> scaling_support(int arch, int library);
 
 std::string name_of(Scaling);
 std::string name_of(Output);

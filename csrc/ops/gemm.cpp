@@ -1,5 +1,5 @@
 // FP8 GEMM: gemm, gemm_out (out given, accumulation, saved pre-activation) and gemm_fp8 (FP8 output).
-#include "ops/tensors.h"
+#include "ops/gemm_scales.h"
 
 namespace transcast::ops {
 namespace {
@@ -19,7 +19,8 @@ int64_t common_k(const char* op, int64_t a, int64_t b) {
   const int64_t k = std::min(a, b);
   check(a == b || std::max(a, b) == round_up(k, kPadding), op, "b",
         "must have as many columns as a (or one of them that number rounded up to a multiple of 16, as transposed "
-        "outputs have), got a with ", a, " and b with ", b);
+        "outputs have), got a with ",
+        a, " and b with ", b);
   return k;
 }
 
@@ -44,12 +45,18 @@ Span span(const void* data, int64_t rows, int64_t cols, int64_t stride, int64_t 
 
 Span span(const InPlace& m) { return span(m.data, m.rows, m.cols, m.stride, int64_t(size_of(m.dtype))); }
 Span span(const Codes& m) { return span(m.data, m.rows, m.cols, m.stride, 1); }
+Span span(const InverseScales& s) {
+  const int64_t elements =
+      s.rows == 0 || s.cols == 0 ? 0 : (s.rows - 1) * s.row_stride + (s.cols - 1) * s.col_stride + 1;
+  return span(s.data, 1, elements, 0, s.scaling == Scaling::mx_1x32 ? 1 : int64_t(sizeof(float)));
+}
 
 void check_apart(const char* op, const char* argument, const char* other, Span a, Span b) {
   bool apart = a.begin >= b.end || b.begin >= a.end;
-  if (!apart && a.stride == b.stride && a.stride > 0) {  // column slices of one matrix may lie side by side
+  if (!apart && a.stride > 0) {  // between the rows of a there is room for columns of the same matrix, or for one piece
     const int64_t offset = ((b.begin - a.begin) % a.stride + a.stride) % a.stride;
-    apart = offset >= a.width && offset + b.width <= a.stride;
+    const int64_t width = a.stride == b.stride ? b.width : b.end - b.begin;
+    apart = offset >= a.width && offset + width <= a.stride;
   }
   check(apart, op, argument, "must not share memory with ", other);
 }
@@ -67,13 +74,12 @@ struct Call {
     check(b.dim() == 2, op, "b", "must be [N, K], got shape ", shape_name(b));
     check_same_device(op, "b", b, a);
     args.epilogue = epilogue_of(op, epilogue);
-    args.a_scale_inv = scalar(op, "a_scale_inv", a_scale_inv, a);
-    args.b_scale_inv = scalar(op, "b_scale_inv", b_scale_inv, a);
     args.a = codes(op, "a", a, a_view);
     args.b = codes(op, "b", b, b_view);
     check(args.a.format == Format::e4m3 || args.b.format == Format::e4m3, op, "b",
           "must be float8_e4m3fn when a is float8_e5m2: no FP8 hardware multiplies e5m2 by e5m2");
     args.a.cols = args.b.cols = common_k(op, args.a.cols, args.b.cols);
+    set_scales(op, a_scale_inv, b_scale_inv, a, args);
     args.fast_accum = fast_accum;
     out_sizes = sizes_of(a);
     out_sizes.back() = args.b.rows;
@@ -105,12 +111,22 @@ struct Call {
     args.aux = m.data, args.aux_dtype = m.dtype, args.aux_stride = m.stride;
   }
 
+  // Kernels and BLAS may write a part of their output before they have read all of their inputs.
+  void check_apart_from_inputs(const char* op, const char* argument, Span written) const {
+    check_apart(op, argument, "a", written, span(args.a));
+    check_apart(op, argument, "b", written, span(args.b));
+    check_apart(op, argument, "a_scale_inv", written, span(args.a_scale_inv));
+    check_apart(op, argument, "b_scale_inv", written, span(args.b_scale_inv));
+    if (args.bias) {
+      check_apart(op, argument, "bias", written, span(args.bias, 1, args.b.rows, 0, int64_t(size_of(args.bias_dtype))));
+    }
+  }
+
   void write_aux(const char* op, const Maybe& aux_out, const Tensor& like) {
     if (!aux_out) return;
     check(args.epilogue == Epilogue::gelu_tanh, op, "aux_out", "is written by epilogue gelu_tanh, and by no other");
     const InPlace m = in_place(op, "aux_out", *aux_out, like);
-    check_apart(op, "aux_out", "a", span(m), span(args.a));
-    check_apart(op, "aux_out", "b", span(m), span(args.b));
+    check_apart_from_inputs(op, "aux_out", span(m));
     args.aux_out = m.data, args.aux_dtype = m.dtype, args.aux_stride = m.stride;
   }
 
@@ -131,8 +147,8 @@ struct Call {
   }
 };
 
-Tensor gemm(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv, const Tensor& b_scale_inv,
-            const Maybe& bias, const std::string& epilogue, const Maybe& aux, int32_t out_dtype, bool fast_accum) {
+Tensor gemm(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv, const Tensor& b_scale_inv, const Maybe& bias,
+            const std::string& epilogue, const Maybe& aux, int32_t out_dtype, bool fast_accum) {
   const DType dtype = high_precision("gemm", "out_dtype", out_dtype);
   Call call("gemm", a, b, a_scale_inv, b_scale_inv, bias, epilogue, out_dtype, fast_accum);
   call.read_aux("gemm", aux, a);
@@ -142,9 +158,9 @@ Tensor gemm(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv, const T
   return out;
 }
 
-void gemm_out(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv, const Tensor& b_scale_inv,
-              const Maybe& bias, const std::string& epilogue, const Maybe& aux, bool fast_accum, bool accumulate,
-              Tensor out, const Maybe& aux_out) {
+void gemm_out(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv, const Tensor& b_scale_inv, const Maybe& bias,
+              const std::string& epilogue, const Maybe& aux, bool fast_accum, bool accumulate, Tensor out,
+              const Maybe& aux_out) {
   Call call("gemm_out", a, b, a_scale_inv, b_scale_inv, bias, epilogue, dtype_of(out), fast_accum);
   const InPlace target = call.in_place("gemm_out", "out", out, a);
   check(!accumulate || target.dtype != DType::f16, "gemm_out", "out",
@@ -153,8 +169,7 @@ void gemm_out(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv, const
         "must be none when accumulating, got ", epilogue);
   call.read_aux("gemm_out", aux, a);
   call.write_aux("gemm_out", aux_out, a);
-  check_apart("gemm_out", "out", "a", span(target), span(call.args.a));
-  check_apart("gemm_out", "out", "b", span(target), span(call.args.b));
+  call.check_apart_from_inputs("gemm_out", "out", span(target));
   const GemmArgs& args = call.args;
   for (const void* matrix : {args.aux, static_cast<const void*>(args.aux_out)}) {
     if (!matrix) continue;
@@ -175,6 +190,11 @@ std::tuple<Tensor, Tensor, Tensor> gemm_fp8(const Tensor& a, const Tensor& b, co
         "must be none, relu or gelu_tanh, got dgelu: its output is a gradient, for gemm");
   const float* scale = scalar("gemm_fp8", "out_scale", out_scale, a);
   call.write_aux("gemm_fp8", aux_out, a);
+  if (aux_out) {
+    const Span aux = span(call.args.aux_out, call.args.a.rows, call.args.b.rows, call.args.aux_stride,
+                          int64_t(size_of(call.args.aux_dtype)));
+    check_apart("gemm_fp8", "aux_out", "out_scale", aux, span(scale, 1, 1, 0, int64_t(sizeof(float))));
+  }
   Tensor q = empty(a, call.out_sizes, dtype), scale_inv = empty_scalar(a), amax = empty_scalar(a);
   const Scope scope(a);
   transcast::gemm_fp8(scope.context(), call.args, scale, format, data<uint8_t>(q), data<float>(scale_inv),

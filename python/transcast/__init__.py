@@ -7,7 +7,7 @@ Raw ops: ``cast``, ``quantize``, their transposing and activating forms, ``gemm`
 from . import _library  # first: it loads the compiled ops
 from . import _fakes, _cuda_reference  # noqa: F401  they register themselves
 from . import recipes
-from ._info import gemm_plans, info
+from ._info import gemm_plans, gemm_support, info
 from ._weight_cache import cached_weights
 from .convert import ConvertReport, convert, quantize_weights_, set_recipe
 from .linear import FP8Linear, linear
@@ -59,6 +59,7 @@ __all__ = [
     "gemm",
     "gemm_fp8",
     "gemm_plans",
+    "gemm_support",
     "info",
     "linear",
     "multi_quantize_transpose",

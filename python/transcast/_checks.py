@@ -51,6 +51,12 @@ def check_list(op: str, name: str, value: object) -> None:
         raise TypeError(f"transcast.{op}: {name} must be a list of Tensors, got {type(value).__name__}")
 
 
+def e8m0_bytes(scale_inv: object) -> object:
+    """E8M0 scales cross ops as bytes."""
+    is_e8m0 = isinstance(scale_inv, Tensor) and scale_inv.dtype == torch.float8_e8m0fnu
+    return scale_inv.view(torch.uint8) if is_e8m0 else scale_inv
+
+
 def written(*tensors: Tensor | None) -> None:
     # torch has to learn of writes that it did not make, or what it saved for backward is wrong without notice.
     if not torch.compiler.is_compiling():

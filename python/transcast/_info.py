@@ -69,6 +69,18 @@ def gemm_plans() -> list[dict[str, int | str]]:
     return _library.cuda.gemm_plans() if _library.cuda is not None else []
 
 
+def gemm_support() -> list[dict[str, str]]:
+    """How FP8 GEMMs of CUDA tensors are computed, as one table; empty without the CUDA library.
+
+    Returns:
+        One dict per rule, in the order in which they are asked: the first that applies decides. ``archs`` (compute
+        capabilities), ``library`` (oldest cuBLASLt), ``scaling``, ``operands`` (formats of a and b), ``epilogues``,
+        ``outputs`` (dtypes), ``way`` (``native``: one cublasLtMatmul; ``fallback``: a GEMM and one kernel behind it;
+        ``refused``: ValueError) and ``why``.
+    """
+    return _library.cuda.gemm_support() if _library.cuda is not None else []
+
+
 def _versions() -> dict[str, str]:
     return {
         "transcast": _library.version,
@@ -135,11 +147,25 @@ def _features() -> tuple[Feature, ...]:
     return (
         Feature("ops on the CPU", True, f"{_library.build_info['isa_in_use']} path"),
         Feature("ops on CUDA", why_not is None, why_not or f"kernels for {_library.build_info['cuda_archs']}"),
-        Feature("cuBLASLt FP8 GEMM", why_not is None, why_not or "plans are listed by transcast.gemm_plans()"),
+        *_gemms(why_not),
         *(Feature(f"FP8Linear {name}", True, formats) for name in recipes._DEFAULTS),
         *(Feature(f"FP8Linear {name}", False, "not in this version") for name in recipes._NOT_YET),
         _compile(),
     )
+
+
+def _gemms(why_not: str | None) -> list[Feature]:
+    """Whether FP8 GEMMs run, and for each granularity of scales how, on every kind of device that is there."""
+    name = "cuBLASLt FP8 GEMM"
+    if why_not is not None:
+        return [Feature(name, False, why_not)]
+    note = "transcast.gemm_support() has the whole table, transcast.gemm_plans() what was computed"
+    features = [Feature(name, True, note)]
+    archs = {device["capability"] for device in _library.cuda.device_facts()["devices"]}
+    for major, minor in sorted(archs):
+        for scaling, way, why in _library.cuda.gemm_scalings(10 * major + minor):
+            features.append(Feature(f"{scaling} scales on {major}.{minor}", way != "refused", f"{way}: {why}"))
+    return features
 
 
 def _compile() -> Feature:

@@ -28,7 +28,7 @@ from ._act_ops import (  # noqa: F401  public here
     dact_cast_transpose_dbias,
     dact_quantize_transpose_dbias,
 )
-from ._checks import check, check_list, check_scaling, check_types, written
+from ._checks import check, check_list, check_scaling, check_types, e8m0_bytes, written
 from ._results import (
     Cast,
     CastTranspose,
@@ -163,10 +163,17 @@ def gemm(
     - ``out`` (..., N), FP32, BF16 or FP16 with a contiguous last dim and one row stride: written in place and returned;
       its dtype replaces ``out_dtype``. With ``accumulate`` (FP32 or BF16, no activation) y is added to it.
     - ``fast_accum`` lets tensor cores keep fewer accumulator bits; the CPU always accumulates in full FP32.
+    - ``a_scale_inv`` and ``b_scale_inv`` are FP32 and hold one element, or one for each row of the operand, (M, 1) and
+      (N, 1), or for each of its 1x128 or 128x128 blocks, (M, ceil(K/128)), (ceil(N/128), ceil(K/128)) (not 128x128 for
+      both), or are E8M0 (``float8_e8m0fnu``, or uint8) for each 1x32 block, (M, ceil(K/32)) and (N, ceil(K/32)). M
+      counts all rows of a. Any strides. The CPU multiplies all of them; GPUs do as in README.md, "GEMMs on a GPU".
 
-    A NaN in either operand or scale reaches y; K = 0 gives zeros (plus bias). Scales are applied one after the other:
-    where ``acc * a_scale_inv`` alone leaves FP32's range (amax of a beyond some 1e33), so does y.
+    A NaN in either operand or scale reaches y, with row and block scales only the rows or columns it belongs to; K = 0
+    gives zeros (plus bias). Scales of tensors and rows are applied one after the other to the sum: where ``acc *
+    a_scale_inv`` alone leaves FP32's range (amax of a beyond some 1e33), so does y. Outputs must not share memory with
+    inputs.
     """
+    a_scale_inv, b_scale_inv = e8m0_bytes(a_scale_inv), e8m0_bytes(b_scale_inv)
     check("gemm", out_dtype, a=a, b=b, a_scale_inv=a_scale_inv, b_scale_inv=b_scale_inv, bias=bias, aux=aux, out=out)
     name = "none" if epilogue is None else epilogue
     check_types(
@@ -206,6 +213,7 @@ def gemm_fp8(
     everywhere), ``amax`` () of y before scaling. ``epilogue`` is ``None``, ``"relu"`` or ``"gelu_tanh"``; ``aux``
     (..., N) then takes gelu's argument. A bias is rounded to BF16, or stays FP16 if it is FP16.
     """
+    a_scale_inv, b_scale_inv = e8m0_bytes(a_scale_inv), e8m0_bytes(b_scale_inv)
     check(
         "gemm_fp8",
         dtype,

@@ -230,6 +230,26 @@ def bias_dtype(bias: Tensor, out_dtype: torch.dtype) -> torch.dtype:
     return torch.float16 if out_dtype == torch.float16 or fp8_with_half else torch.bfloat16
 
 
+def scaled_fp64(q: Tensor, scale_inv: Tensor) -> Tensor:
+    """Codes [R, K] times their inverse scales, in FP64.
+
+    ``scale_inv``: FP32 with one element, or (R, 1), (R, ceil(K / 128)), (ceil(R / 128), ceil(K / 128)): one
+    per row, per 1x128 or 128x128 block; or uint8 (R, ceil(K / 32)): E8M0, ``2**(code - 127)``, 0xFF being
+    NaN, per 1x32 block.
+    """
+    values, (rows, columns) = q.to(torch.float32).to(torch.float64), q.shape
+    scales, width = scale_inv.to(torch.float64), 128
+    if scale_inv.dtype == torch.uint8:
+        scales, width = torch.where(scale_inv == 255, math.nan, 2.0 ** (scales - 127)), 32
+    elif scale_inv.numel() == 1:
+        return values * scales.reshape(())
+    elif scale_inv.shape[1] == 1:
+        width = columns
+    height = 1 if scale_inv.shape[0] == rows else 128
+    scales = scales.repeat_interleave(height, dim=0)[:rows]
+    return values * scales.repeat_interleave(width, dim=1)[:, :columns]
+
+
 def gemm_fp64(
     a: Tensor,
     b: Tensor,
@@ -242,14 +262,12 @@ def gemm_fp64(
 ) -> tuple[Tensor, Tensor]:
     """The product before it is rounded: ``(y, pre)`` in FP64, ``pre`` being ``y`` before its epilogue.
 
-    FP8 values and their products are exact in FP64. Where K of ``a`` and ``b`` differs, one carries the
+    FP8 values times their scales are exact in FP64. Where K of ``a`` and ``b`` differs, one carries the
     padding of a transposed operand, which is not read.
     """
     k = min(a.shape[-1], b.shape[-1])
-    a64 = a[..., :k].to(torch.float32).to(torch.float64)
-    b64 = b[..., :k].to(torch.float32).to(torch.float64)
-    acc = (_rows(a64) @ b64.t()).reshape(*a.shape[:-1], b.shape[0])
-    pre = acc * a_scale_inv.reshape(()).to(torch.float64) * b_scale_inv.reshape(()).to(torch.float64)
+    a64, b64 = scaled_fp64(_rows(a[..., :k]), a_scale_inv), scaled_fp64(b[:, :k], b_scale_inv)
+    pre = (a64 @ b64.t()).reshape(*a.shape[:-1], b.shape[0])
     if bias is not None:
         pre = pre + bias.to(bias_dtype(bias, out_dtype)).to(torch.float64)
     if epilogue == "relu":

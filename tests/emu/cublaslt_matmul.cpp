@@ -64,22 +64,93 @@ Pointer attribute(const Question& q, cublasLtMatmulDescAttributes_t number) {
   return q.op.get<Pointer>(number);
 }
 
+// ---- Scales
+
+// E8M0 as CUDA's headers have it from 12.8 on: 2^(code - 127).
+float power_of_two(uint8_t code) { return code == 0xff ? NAN : std::ldexp(1.0f, int(code) - 127); }
+
+// The scale of row i (of A or of B^T) and depth k. No memory: 1.
+struct Scale {
+  enum Mode { one, rows, blocks_1x128, blocks_128x128, blocks_1x32 };
+  const void* memory;
+  Mode mode;
+  int64_t length, depth;  // rows and columns of the operand
+
+  bool of_blocks() const { return mode > rows; }
+  float at(int64_t i, int64_t k) const {
+    if (!memory) return 1.0f;
+    const auto* values = static_cast<const float*>(memory);
+    switch (mode) {
+      case one: return values[0];
+      case rows: return values[i];
+      case blocks_1x128: return values[k / 128 * length + i];
+      case blocks_128x128: return values[i / 128 * leading() + k / 128];
+      default: return power_of_two(static_cast<const uint8_t*>(memory)[place(i, k / 32)]);
+    }
+  }
+  size_t bytes() const {
+    switch (mode) {
+      case one: return sizeof(float);
+      case rows: return sizeof(float) * size_t(length);
+      case blocks_1x128: return sizeof(float) * size_t(length * up(depth, 128));
+      case blocks_128x128: return sizeof(float) * size_t(up(length, 128) * leading());
+      default: return size_t(up(length, 128) * up(depth, 128) * 512);
+    }
+  }
+
+ private:
+  static int64_t up(int64_t n, int64_t size) { return (n + size - 1) / size; }
+  int64_t leading() const { return up(up(depth, 128), 4) * 4; }
+  // Tiles of 128 rows and 4 blocks, row after row of tiles; in a tile, rows r, r + 32, r + 64 and r + 96 lie together.
+  int64_t place(int64_t i, int64_t block) const {
+    const int64_t tile = i / 128 * up(depth, 128) + block / 4;
+    return tile * 512 + i % 32 * 16 + i % 128 / 32 * 4 + block % 4;
+  }
+};
+
+Scale::Mode mode_of(const Question& q, bool of_a) {
+#if CUBLAS_VERSION >= 120900
+  switch (q.op.get<int32_t>(of_a ? CUBLASLT_MATMUL_DESC_A_SCALE_MODE : CUBLASLT_MATMUL_DESC_B_SCALE_MODE)) {
+    case CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F: return Scale::one;
+    case CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F: return Scale::rows;
+    case CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F: return Scale::blocks_1x128;
+    case CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F: return Scale::blocks_128x128;
+    default: return Scale::blocks_1x32;
+  }
+#else
+  (void)q, (void)of_a;
+  return Scale::one;
+#endif
+}
+
+Scale scale_of(const Question& q, const char* what, cublasLtMatmulDescAttributes_t number, Scale::Mode mode,
+               int64_t length, int64_t depth) {
+  const Scale scale{attribute<const void*>(q, number), mode, length, depth};
+  if (scale.memory) demand(what, scale.memory, scale.bytes(), false);
+  return scale;
+}
+
 // ---- Sums
 
-// Of A or B: element (i, k) of op(A), or (j, k) of op(B)^T.
+// Of A or B: element (i, k) of op(A), or (j, k) of op(B)^T, with the scale of its block.
 struct Operand {
   const uint8_t* data;
   int64_t stride, k_stride;
+  Scale scale;
   std::array<float, 256> values;
 
-  Operand(const void* memory, const Layout& layout, bool k_is_contiguous)
+  Operand(const void* memory, const Layout& layout, bool k_is_contiguous, const Scale& of_blocks)
       : data(static_cast<const uint8_t*>(memory)),
         stride(k_is_contiguous ? layout.leading() : 1),
-        k_stride(k_is_contiguous ? 1 : layout.leading()) {
+        k_stride(k_is_contiguous ? 1 : layout.leading()),
+        scale(of_blocks) {
     const auto format = layout.type() == CUDA_R_8F_E4M3 ? __NV_E4M3 : __NV_E5M2;
     for (int code = 0; code < 256; ++code) values[size_t(code)] = decode(uint8_t(code), format);
   }
-  float at(int64_t i, int64_t k) const { return values[data[i * stride + k * k_stride]]; }
+  float at(int64_t i, int64_t k) const {
+    const float value = values[data[i * stride + k * k_stride]];
+    return scale.of_blocks() ? value * scale.at(i, k) : value;
+  }
 };
 
 // sums[j * m + i] = sum over k of a(i, k) * b(j, k), in panels of k whose decoded A stays in cache.
@@ -157,35 +228,6 @@ Epilogue epilogue_of(const Question& q) {
   return e;
 }
 
-// ---- Scales
-
-// nullptr: 1. One scale, or one for each row of D (A) or column of D (B).
-struct Scale {
-  const float* values;
-  bool vector;
-  float operator[](int64_t i) const { return values ? values[vector ? i : 0] : 1.0f; }
-};
-
-Scale scale_of(const Question& q, const char* what, cublasLtMatmulDescAttributes_t number, bool vector,
-               int64_t length) {
-  const auto* values = attribute<const float*>(q, number);
-  if (values) demand(what, values, sizeof(float) * size_t(vector ? length : 1), false);
-  return {values, vector};
-}
-
-bool scales_by_rows(const Question& q) {
-#if CUBLAS_VERSION >= 120900
-  const auto mode = q.op.get<int32_t>(CUBLASLT_MATMUL_DESC_A_SCALE_MODE);
-  if (mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F && mode != CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F) {
-    throw std::runtime_error("emulated cublasLtMatmul: block scales are judged, but not computed");
-  }
-  return mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-#else
-  (void)q;
-  return false;
-#endif
-}
-
 uint32_t magnitude(float value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof bits);
@@ -203,23 +245,24 @@ void compute(const Question& q, const Operands& o) {
   demand("B", o.b, extent(q.b, q.b.leading(), q.b.type()), false);
   if (o.beta != 0) demand("C", o.c, extent(q.c, q.c.leading(), q.c.type()), false);
   demand("D", o.d, extent(q.d, q.d.leading(), q.d.type()), true);
-  const bool by_rows = scales_by_rows(q);
-  const Scale a_scale = scale_of(q, "the scale of A", CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, by_rows, m);
-  const Scale b_scale = scale_of(q, "the scale of B", CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, by_rows, n);
-  const Scale d_scale = scale_of(q, "the scale of D", CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, false, 1);
+  const Scale a_scale = scale_of(q, "the scale of A", CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, mode_of(q, true), m, k);
+  const Scale b_scale = scale_of(q, "the scale of B", CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, mode_of(q, false), n, k);
+  const Scale d_scale = scale_of(q, "the scale of D", CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, Scale::one, 1, 1);
   auto* const amax = attribute<uint32_t*>(q, CUBLASLT_MATMUL_DESC_AMAX_D_POINTER);
   if (amax) demand("the amax of D", amax, sizeof *amax, true);
   const Epilogue epilogue = epilogue_of(q);
 
-  const std::vector<float> sums = multiply({o.a, q.a, a_contiguous}, {o.b, q.b, b_contiguous}, m, n, k);
+  const std::vector<float> sums =
+      multiply({o.a, q.a, a_contiguous, a_scale}, {o.b, q.b, b_contiguous, b_scale}, m, n, k);
   uint32_t largest = 0;
   for (int64_t j = 0; j < n; ++j) {
     for (int64_t i = 0; i < m; ++i) {
-      float value = sums[size_t(j * m + i)] * (o.alpha * a_scale[i] * b_scale[j]);
+      float value = o.alpha * sums[size_t(j * m + i)];
+      if (!a_scale.of_blocks()) value *= a_scale.at(i, 0) * b_scale.at(j, 0);
       if (o.beta != 0) value += o.beta * load(o.c, q.c.type(), i + j * q.c.leading());
       value = epilogue(value, i, j);
       largest = std::max(largest, magnitude(value));
-      store(o.d, q.d.type(), i + j * q.d.leading(), value * d_scale[0]);
+      store(o.d, q.d.type(), i + j * q.d.leading(), value * d_scale.at(0, 0));
     }
   }
   if (amax) *amax = largest;

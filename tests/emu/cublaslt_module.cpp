@@ -85,7 +85,8 @@ py::tuple judged(const py::dict& question, int arch) {
 }
 
 std::string support(const std::string& a, const std::string& b, const std::string& epilogue, bool bias, bool aux,
-                    const std::string& aux_dtype, const std::string& out, int arch, int library) {
+                    const std::string& aux_dtype, const std::string& out, const std::string& a_scaling,
+                    const std::string& b_scaling, int arch, int library) {
   const auto format = [](const std::string& name) { return name == "float8_e4m3fn" ? Format::e4m3 : Format::e5m2; };
   const auto output = [](const std::string& name) {
     for (int i = 0; i < 5; ++i) {
@@ -96,11 +97,30 @@ std::string support(const std::string& a, const std::string& b, const std::strin
   cuda::Request request{};
   request.a = format(a), request.b = format(b);
   while (cuda::name_of(request.epilogue) != epilogue) request.epilogue = Epilogue(int(request.epilogue) + 1);
+  while (cuda::name_of(request.a_scaling) != a_scaling) request.a_scaling = Scaling(int(request.a_scaling) + 1);
+  while (cuda::name_of(request.b_scaling) != b_scaling) request.b_scaling = Scaling(int(request.b_scaling) + 1);
   request.bias = bias, request.aux = aux;
   request.aux_dtype = aux ? DType(int(output(aux_dtype))) : DType::f32;
   request.out = output(out);
   request.arch = arch, request.library = library;
   return cuda::name_of(cuda::support(request).way);
+}
+
+py::list support_table() {
+  py::list rows;
+  for (const auto& rule : cuda::support_table()) {
+    rows.append(py::make_tuple(rule.archs, rule.library, rule.scaling, rule.operands, rule.epilogues, rule.outputs,
+                               rule.way, rule.why));
+  }
+  return rows;
+}
+
+py::list scalings(int arch, int library) {
+  py::list rows;
+  for (const auto& one : cuda::scaling_support(arch, library)) {
+    rows.append(py::make_tuple(one.scaling, one.way, one.why));
+  }
+  return rows;
 }
 
 }  // namespace
@@ -114,7 +134,9 @@ void add_cublaslt(py::module_& m) {
         "cublasLtMatmul refuses the first n algorithms. refuse_all, refuse_epilogues: what has none.");
   m.def("gemm_plans", &plans, "The plans, most recently used first.");
   m.def("clear_gemm_plans", &cuda::clear_plans, "Forgets all plans.");
-  m.def("gemm_support", &support, "How the support table says that a product with one scale per operand is computed.");
+  m.def("gemm_support_table", &support_table, "The support table, row by row.");
+  m.def("gemm_scalings", &scalings, "arch"_a, "library"_a, "What transcast.info says of each granularity of scales.");
+  m.def("gemm_support", &support, "How the support table says that a product is computed.");
   m.def("cublaslt_refusals", [] { return emu::lt::refusals; }, "The heuristic's refusals since reset(), in words.");
   m.def("cublaslt_record", &record, "Each distinct question to the heuristic: {number: (size, bytes)} of its objects.");
   m.def("cublaslt_judge", &judged, "question"_a, "arch"_a,

@@ -84,7 +84,8 @@ bool is_block(int32_t mode) {
 
 Verdict judge_modes(const Question& q, int32_t a, int32_t b, int arch) {
   if (a == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 && b == a) {
-    return arch >= 100 && settings.version >= 120800 ? kFine : unsupported("1x32 scales need sm_100 and cuBLAS 12.8");
+    if (arch < 100 || settings.version < 120800) return unsupported("1x32 scales need sm_100 and cuBLAS 12.8");
+    return q.a.rows() % 32 == 0 ? kFine : unsupported("k must be a multiple of 32 for 1x32 scales");
   }
   const bool rows = a == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && b == a;
   const bool both_square = a == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F && b == a;
