@@ -96,7 +96,7 @@ struct Call {
     check(v.owner.get() == tensor.get(), op, argument, "must have a contiguous last dimension and one row stride");
     check(v.rows <= 1 || v.stride >= v.cols || v.cols == 0, op, argument, "must not overlap itself, got row stride ",
           v.stride, " for ", v.cols, " columns");
-    return {v.data, dtype, v.rows, v.cols, v.stride};
+    return {v.data ? tensor.mutable_data_ptr() : nullptr, dtype, v.rows, v.cols, v.stride};
   }
 
   void read_aux(const char* op, const Maybe& aux, const Tensor& like) {

@@ -1,5 +1,7 @@
 #include "ops/tensors.h"
 
+#include <algorithm>
+
 #include "core/memory.h"
 
 #if defined(__linux__)
@@ -116,14 +118,14 @@ Format format_of(const char* op, const char* argument, int32_t dtype) {
 
 View view(const Tensor& tensor) {
   const int64_t dims = tensor.dim();
-  if (dims == 0) return {tensor, tensor.mutable_data_ptr(), 1, 1, 1};
+  if (dims == 0) return {tensor, tensor.const_data_ptr(), 1, 1, 1};
   const int64_t cols = tensor.size(dims - 1);
   int64_t rows = 1;
   for (int64_t d = 0; d + 1 < dims; ++d) rows *= tensor.size(d);
   if (rows == 0 || cols == 0) return {tensor, nullptr, rows, cols, cols};
-  if (const auto stride = row_stride(tensor)) return {tensor, tensor.mutable_data_ptr(), rows, cols, *stride};
+  if (const auto stride = row_stride(tensor)) return {tensor, tensor.const_data_ptr(), rows, cols, *stride};
   const Tensor copy = torch::stable::contiguous(tensor);
-  return {copy, copy.mutable_data_ptr(), rows, cols, cols};
+  return {copy, copy.const_data_ptr(), rows, cols, cols};
 }
 
 Matrix matrix(const char* op, const char* argument, const Tensor& tensor, View& v) {

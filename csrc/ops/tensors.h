@@ -34,7 +34,7 @@ Format format_of(const char* op, const char* argument, int32_t dtype);
 // contiguous copy where its strides cannot be expressed as one row stride.
 struct View {
   Tensor owner;
-  void* data;
+  const void* data;  // asked for as such: a lazy clone stays one
   int64_t rows, cols, stride;
 };
 View view(const Tensor&);
