@@ -73,15 +73,75 @@ def test_memory_is_poisoned(emu):
         assert (OPS.unwritten(like).view(torch.uint8) == poison).all()
 
 
-NO_IMAGE = 209
+# cudaError_t
+OUT_OF_MEMORY, INVALID_FUNCTION, NO_IMAGE = 2, 98, 209
+# Devices that nothing has used: launchers ask a device for its figures, and allocate on it, once.
+UNUSED = iter(range(8, 16))
+
+
+def assert_amax_works(emu):
+    """Nothing is left of an error, neither in the library nor with the runtime, where torch would find it."""
+    x = normal((4, 6), torch.float32)
+    assert emu.last_error() == 0
+    assert OPS.amax(x) == x.abs().max() and OPS.amax(-2 * x) == (2 * x).abs().max()
 
 
 def test_a_launch_that_fails_names_call_and_status(emu):
-    x = normal((4, 6), torch.float32)
     emu.fail_next("cudaLaunchKernel", NO_IMAGE)
     with pytest.raises(RuntimeError, match="cudaLaunchKernel failed with cudaErrorNoKernelImageForDevice"):
-        OPS.amax(x)
-    assert OPS.amax(x) == x.abs().max()
+        OPS.amax(normal((4, 6), torch.float32))
+    assert_amax_works(emu)
+
+
+@pytest.mark.parametrize("status", [NO_IMAGE, INVALID_FUNCTION])
+def test_an_unsupported_device_is_named_with_what_was_built(emu, status):
+    device = next(UNUSED)
+    emu.set_device(device)
+    emu.fail_next("cudaFuncGetAttributes", status)
+    with pytest.raises(RuntimeError) as error:
+        OPS.amax(normal((4, 6), torch.float32))
+    for part in (f"cuda:{device}", "compute capability 9.0", "for emulated", "FP8 needs 8.9 or later"):
+        assert part in str(error.value)
+    assert_amax_works(emu)
+
+
+FIRST_CALLS = ["cudaFuncGetAttributes", "cudaDeviceGetAttribute", "cudaMalloc", "cudaMemsetAsync"]
+
+
+@pytest.mark.parametrize("function", FIRST_CALLS)
+def test_a_first_op_that_fails_leaves_the_device_usable(emu, function):
+    emu.set_device(next(UNUSED))
+    emu.fail_next(function, OUT_OF_MEMORY)
+    with pytest.raises(RuntimeError, match=f"{function} failed with cudaErrorMemoryAllocation: out of mem"):
+        OPS.amax(normal((4, 6), torch.float32))
+    assert_amax_works(emu)
+
+
+def test_a_first_op_succeeds_while_another_thread_captures(emu):
+    emu.set_device(next(UNUSED))
+    emu.configure(another_captures=True)
+    assert_amax_works(emu)
+    assert emu.calls()["cudaMalloc"] == 1
+    assert emu.calls()["cudaThreadExchangeStreamCaptureMode"] == 2  # there, and back again
+
+
+def test_every_stream_has_its_ops(emu):
+    for stream in (0, 1, 0, 2):
+        emu.set_stream(stream)
+        assert_amax_works(emu)
+
+
+def test_a_launch_gets_48_KiB_of_shared_memory_without_asking_for_more(emu):
+    emu.run_example("shared_bytes_of_a_launch", [48 << 10])
+    with pytest.raises(RuntimeError, match="cudaLaunchKernel failed with cudaErrorInvalidValue"):
+        emu.run_example("shared_bytes_of_a_launch", [(48 << 10) + 1])
+
+
+def test_a_device_that_was_asked_keeps_its_multiprocessors(emu):
+    OPS.amax(normal((4, 6), torch.float32))
+    emu.configure(multiprocessors=4)
+    with pytest.raises(ValueError, match="device 0 has told launchers that it has 4 multiprocessors"):
+        emu.configure(multiprocessors=5)
 
 
 def test_arithmetic_is_the_devices_own(emu):

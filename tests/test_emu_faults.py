@@ -40,6 +40,8 @@ FAULTS = {
     "load_one_beyond": "global access outside of every tensor and workspace: 4 bytes",
     "store_one_beyond": "global access outside of every tensor and workspace: 4 bytes",
     "store_to_a_read_only_argument": "store to a read-only argument",
+    "load_of_what_nothing_has_written": "global memory read before anything has written it: 4 bytes",
+    "atomic_on_what_nothing_has_written": "global memory read before anything has written it: 4 bytes",
     "two_blocks_store_a_byte": "byte stored twice: before by thread \\d+ of the \\d+th block",
     "two_threads_store_a_byte": "byte stored twice: before by thread \\d+ of this block",
     "plain_load_after_a_store": "plain load of what this launch stores",
@@ -59,7 +61,9 @@ FAULTS = {
 OTHERS = {
     "arrival_order",
     "global_pattern",
+    "rows_of_a_sector",
     "shared_access_without_lds",
+    "shared_bytes_of_a_launch",
     "shared_pattern",
     "shared_poison",
     "two_passes",

@@ -45,6 +45,14 @@ def test_sectors_of_a_warp(emu, pattern):
         assert traffic["widths"] == ({width: 1} if lanes else {})
 
 
+def test_sectors_of_lanes_that_take_part_at_different_times(emu):
+    """Lanes 0 to 3 in one instruction, 4 to 7 in the next: the sector they share is moved twice."""
+    launch = counted(emu, "rows_of_a_sector", [])
+    for access in ("read", "written"):
+        assert (launch[access]["sectors"], launch[access]["bytes"]) == (2, 32)
+        assert launch[access]["widths"] == {4: 2}
+
+
 # bytes per lane, stride, offset, lanes -> wavefronts, and the least there could be
 WAVEFRONTS = {
     (4, 4, 0, 32): (1, 1),

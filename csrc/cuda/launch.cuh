@@ -23,6 +23,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_
 // The block's shared memory as the kernel's one struct; the launch states its size. lds and sts read and write it.
 template <class Smem>
 __device__ __forceinline__ Smem& shared() {
+  static_assert(alignof(Smem) <= 16, "bytes is aligned to 16");
   extern __shared__ __align__(16) unsigned char bytes[];
   return *reinterpret_cast<Smem*>(bytes);
 }

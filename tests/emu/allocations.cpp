@@ -1,4 +1,5 @@
-// Which memory kernels may touch: the tensors of the op that runs, its workspaces, and what cudaMalloc gave.
+// Which memory kernels may touch: the tensors of the op that runs, its workspaces, and what cudaMalloc gave. And what of
+// it has been written, where the op has allocated it.
 #include <algorithm>
 #include <mutex>
 #include <vector>
@@ -58,8 +59,49 @@ class Allocations {
   size_t last_found_ = 0;
 };
 
+// One bit for each byte of what the op has allocated. An op that failed may have left some behind, freed since.
+class Written {
+ public:
+  void add(uintptr_t begin, uintptr_t end) {
+    const auto overlaps = [=](const Range& r) { return r.begin < end && begin < r.end; };
+    ranges_.erase(std::remove_if(ranges_.begin(), ranges_.end(), overlaps), ranges_.end());
+    ranges_.insert(behind(begin), {begin, end, std::vector<uint64_t>((end - 1) / kGroup - begin / kGroup + 1)});
+  }
+
+  void clear() { ranges_.clear(); }
+
+  // visit(group, mask of the bytes in it) until it returns false. Accesses do not cross the end of what is allocated.
+  template <class Visit>
+  bool each_group(uintptr_t begin, uintptr_t end, Visit visit) {
+    const auto next = behind(begin);
+    if (next == ranges_.begin() || (next - 1)->end <= begin) return true;
+    Range& range = *(next - 1);
+    for (uintptr_t stop; begin < std::min(end, range.end); begin = stop) {
+      stop = std::min({end, range.end, (begin / kGroup + 1) * kGroup});
+      const uint64_t mask = ~uint64_t{0} >> (kGroup - (stop - begin)) << begin % kGroup;
+      if (!visit(range.written[begin / kGroup - range.begin / kGroup], mask)) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr size_t kGroup = 64;
+  struct Range {
+    uintptr_t begin, end;
+    std::vector<uint64_t> written;
+  };
+
+  std::vector<Range>::iterator behind(uintptr_t address) {
+    return std::upper_bound(ranges_.begin(), ranges_.end(), address,
+                            [](uintptr_t value, const Range& r) { return value < r.begin; });
+  }
+
+  std::vector<Range> ranges_;  // sorted
+};
+
 // An op and its kernels run on one thread, and its memory is nothing to ops of other threads.
 thread_local Allocations of_op;
+thread_local Written written;
 Allocations lasting;
 std::mutex of_lasting;
 
@@ -77,13 +119,36 @@ void remove_memory(const void* address) {
   lasting.remove(number_of(address));
 }
 
-void forget_memory_of_op() { of_op.clear(); }
+void forget_memory_of_op() {
+  of_op.clear();
+  written.clear();
+}
 
-bool may_touch(const void* address, size_t bytes, bool to_write) {
+void add_unwritten(const void* address, size_t bytes) {
+  if (bytes) written.add(number_of(address), number_of(address) + bytes);
+}
+
+void note_written(const void* address, size_t bytes) {
+  const uintptr_t begin = number_of(address);
+  written.each_group(begin, begin + bytes, [](uint64_t& group, uint64_t mask) { group |= mask; return true; });
+}
+
+bool is_written(const void* address, size_t bytes) {
+  const uintptr_t begin = number_of(address);
+  return written.each_group(begin, begin + bytes, [](uint64_t& group, uint64_t mask) { return !(mask & ~group); });
+}
+
+bool is_allowed(const void* address, size_t bytes, bool to_write) {
   const uintptr_t begin = number_of(address), end = begin + bytes;
   if (of_op.hold(begin, end, to_write)) return true;
   const std::lock_guard<std::mutex> lock(of_lasting);
   return lasting.hold(begin, end, to_write);
+}
+
+bool may_touch(const void* address, size_t bytes, bool to_write) {
+  const bool allowed = is_allowed(address, bytes, to_write);
+  if (allowed && to_write) note_written(address, bytes);
+  return allowed;
 }
 
 }  // namespace emu

@@ -12,6 +12,7 @@
 #include "cuda/launch.cuh"
 #include "cuda/vec.cuh"
 #include "emu/global_memory.h"
+#include "emu/runtime.h"
 
 namespace emu {
 
@@ -51,11 +52,21 @@ class Buffer {
   transcast::cuda::Global<T> global() { return {data_}; }
   transcast::cuda::Global<const T> read_only() { return {data_}; }
   T& operator[](size_t i) { return data_[i]; }
+  size_t bytes() const { return count_ * sizeof(T); }
   Numbers numbers() const { return {data_, data_ + count_}; }
 
  private:
   size_t count_, bytes_;
   T* data_;
+};
+
+// While it lives, the buffer is memory that an op has just allocated: nothing is in it.
+struct Uninitialized {
+  template <class T>
+  explicit Uninitialized(Buffer<T>& buffer) {
+    add_unwritten(&buffer[0], buffer.bytes());
+  }
+  ~Uninitialized() { forget_memory_of_op(); }
 };
 
 }  // namespace emu

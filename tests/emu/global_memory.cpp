@@ -22,8 +22,8 @@ std::string describe(const Event& event) {
 }
 
 bool check_address(const void* place, size_t size, bool to_write, Site site) {
-  if (!may_touch(place, size, to_write)) {
-    const bool known = may_touch(place, size, false);
+  if (!is_allowed(place, size, to_write)) {
+    const bool known = is_allowed(place, size, false);
     fault(site, known ? "store to a read-only argument" : "global access outside of every tensor and workspace",
           size, " bytes at ", place);
     return false;
@@ -33,6 +33,12 @@ bool check_address(const void* place, size_t size, bool to_write, Site site) {
     return false;
   }
   return true;
+}
+
+bool check_written(const void* place, size_t size, Site site) {
+  if (!settings.races || is_written(place, size)) return true;
+  fault(site, "global memory read before anything has written it", size, " bytes at ", place);
+  return false;
 }
 
 template <class Visit>
@@ -89,6 +95,11 @@ void track_coherent_load(uintptr_t address, size_t size, Site site) {
   bytes.note_coherent();
 }
 
+// Lanes that take no part in a warp's instruction count it, too: their next one is not the others' first.
+void note_inactive(const void* call, Access access) {
+  if (settings.count) note_global_access(call, access, nullptr, 0);
+}
+
 }  // namespace
 
 void begin_global_launch() {
@@ -97,7 +108,8 @@ void begin_global_launch() {
 }
 
 void load(void* value, const void* place, size_t size, bool ok, Site site, const void* call) {
-  if (!ok || !check_address(place, size, false, site)) return;
+  if (!ok) return note_inactive(call, Access::read);
+  if (!check_address(place, size, false, site) || !check_written(place, size, site)) return;
   if (tracks()) {
     const auto address = reinterpret_cast<uintptr_t>(place);
     Bytes bytes(address, size);
@@ -109,7 +121,9 @@ void load(void* value, const void* place, size_t size, bool ok, Site site, const
 }
 
 void store(void* place, const void* value, size_t size, bool ok, Site site, const void* call) {
-  if (!ok || !check_address(place, size, true, site)) return;
+  if (!ok) return note_inactive(call, Access::write);
+  if (!check_address(place, size, true, site)) return;
+  note_written(place, size);
   if (tracks()) {
     const auto address = reinterpret_cast<uintptr_t>(place);
     Bytes bytes(address, size);
@@ -121,14 +135,14 @@ void store(void* place, const void* value, size_t size, bool ok, Site site, cons
 }
 
 void load_coherent(void* value, const void* place, size_t size, Site site, const void* call) {
-  if (!check_address(place, size, false, site)) return;
+  if (!check_address(place, size, false, site) || !check_written(place, size, site)) return;
   if (tracks()) track_coherent_load(reinterpret_cast<uintptr_t>(place), size, site);
   if (settings.count) note_global_access(call, Access::read, place, size);
   memcpy(value, place, size);
 }
 
 bool begin_atomic(uint32_t* place, bool overwrites, Site site) {
-  if (!check_address(place, sizeof *place, true, site)) return false;
+  if (!check_address(place, sizeof *place, true, site) || !check_written(place, sizeof *place, site)) return false;
   if (settings.count) note_atomic();
   if (!settings.races) return true;
   const auto address = reinterpret_cast<uintptr_t>(place);

@@ -19,7 +19,15 @@ enum class Lifetime { op, lasting };
 void add_memory(const void* address, size_t bytes, bool writable, Lifetime);
 void remove_memory(const void* address);
 void forget_memory_of_op();
+bool is_allowed(const void* address, size_t bytes, bool to_write);
+// The same for the runtime and libraries, which then do write all of it.
 bool may_touch(const void* address, size_t bytes, bool to_write);
+
+// ---- What has been written of the memory that the running op has allocated
+
+void add_unwritten(const void* address, size_t bytes);  // allocated now
+void note_written(const void* address, size_t bytes);
+bool is_written(const void* address, size_t bytes);  // or no memory of that kind
 
 // ---- A launch
 

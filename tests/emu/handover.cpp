@@ -1,6 +1,5 @@
 #include "emu/handover.h"
 
-
 #include <algorithm>
 
 #include "emu/block.h"

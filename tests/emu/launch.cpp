@@ -17,10 +17,10 @@
 namespace emu {
 namespace {
 
-bool fits(dim3 grid, dim3 block, size_t shared_bytes) {
+bool fits(dim3 grid, dim3 block) {
   const auto threads = uint64_t(block.x) * block.y * block.z;
   return grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= 0x7fffffffu && grid.y <= 65535 && grid.z <= 65535 &&
-         threads >= 1 && threads <= kMaxThreads && block.z <= 64 && shared_bytes <= kMaxSharedBytes;
+         threads >= 1 && threads <= kMaxThreads && block.z <= 64;
 }
 
 void run_blocks(const Body& body, int threads) {
@@ -35,11 +35,13 @@ void run_blocks(const Body& body, int threads) {
 
 }  // namespace
 
-cudaError_t launch_body(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, const Body& body) {
+cudaError_t launch_body(const void* kernel, dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                        const Body& body) {
   static std::mutex one_at_a_time;
   const std::lock_guard<std::mutex> lock(one_at_a_time);
-  if (const cudaError_t status = enter("cudaLaunchKernel")) return status;
-  if (!fits(grid, block, shared_bytes)) return failed(cudaErrorInvalidConfiguration);
+  if (const cudaError_t status = enter_on("cudaLaunchKernel", stream)) return status;
+  if (shared_bytes > kMaxSharedBytes) return failed(cudaErrorInvalidValue);
+  if (!fits(grid, block)) return failed(cudaErrorInvalidConfiguration);
   const DefaultArithmetic arithmetic;
   gridDim = grid;
   blockDim = block;

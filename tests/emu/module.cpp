@@ -16,19 +16,21 @@ using namespace pybind11::literals;
 namespace {
 
 void configure(const std::string& schedule, uint64_t seed, int multiprocessors, int poison, bool races,
-               bool capturing) {
+               bool capturing, bool another_captures) {
+  emu::set_multiprocessors(multiprocessors);
   emu::set_schedule(emu::schedule_of(schedule), seed);
-  emu::settings.multiprocessors = multiprocessors;
   emu::settings.poison = uint8_t(poison);
   emu::settings.races = races;
   emu::settings.capturing = capturing;
+  emu::settings.another_captures = another_captures;
 }
 
 py::dict traffic_of(const emu::Launch& launch, emu::Access access) {
   const emu::GlobalTraffic& global = launch.global[int(access)];
   const emu::SharedTraffic& shared = launch.shared[int(access)];
   return py::dict("sectors"_a = global.sectors, "uniform"_a = global.uniform, "bytes"_a = global.bytes,
-                  "widths"_a = global.widths, "wavefronts"_a = shared.wavefronts,
+                  "widths"_a = global.widths, "first"_a = global.first - global.lowest,
+                  "last"_a = global.last - global.lowest, "wavefronts"_a = shared.wavefronts,
                   "wavefronts_minimum"_a = shared.minimum);
 }
 
@@ -70,9 +72,13 @@ PYBIND11_MODULE(_emu, m) {
   m.doc() = "CUDA kernels on the CPU: torch.ops.transcast_emu, and what they did.";
   m.def("configure", &configure, py::kw_only(), "schedule"_a = "forward", "seed"_a = 0, "multiprocessors"_a = 4,
         "poison"_a = 0xa5, "races"_a = true, "capturing"_a = false,
+        "another_captures"_a = false,
         "For launches from now on; what is not named gets its default. schedule: forward, reverse, random.");
   m.def("count", [](bool on) { emu::settings.count = on; }, "on"_a, "Keep what each launch moves, for launches().");
   m.def("launches", &launches, "What was counted since reset(), in order: one dict for each launch.");
+  m.def("set_stream", [](int stream) { emu::settings.stream = stream; }, "stream"_a,
+        "Makes another stream current; 0 is the first one.");
+  m.def("last_error", [] { return int(emu::kept_error()); }, "What the runtime keeps for cudaGetLastError.");
   m.def("calls", [] { return emu::calls(); }, "How often each function of the runtime was called since reset().");
   m.def("fail_next", &emu::fail_next, "function"_a, "status"_a,
         "The next call of a runtime function fails with this cudaError_t.");

@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <stdexcept>
+#include <utility>
 
 #include "emu/global_memory.h"
 #include "emu/settings.h"
@@ -14,7 +16,8 @@ std::mutex of_calls;
 std::map<std::string, uint64_t> counts;
 std::map<std::string, int> failures;
 cudaError_t last_error = cudaSuccess;
-cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+int told_multiprocessors[kDevices];  // what launchers, which ask a device once, have been told; 0: not asked
 
 constexpr struct {
   cudaError_t status;
@@ -29,20 +32,14 @@ constexpr struct {
     {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
     {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice", "no kernel image is available"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported", "not permitted while capturing"},
 };
 
-// What a stream must not be asked while it captures.
+// What no thread may ask for while a stream captures, unless it says that it is no part of that.
 cudaError_t enter_uncapturable(const char* function) {
   if (const cudaError_t status = enter(function)) return status;
   return forbidden_by_capture() ? failed(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
-}
-
-cudaError_t fill(const char* function, void* memory, int value, size_t bytes) {
-  if (const cudaError_t status = enter(function)) return status;
-  if (bytes && !may_touch(memory, bytes, true)) return failed(cudaErrorInvalidValue);
-  memset(memory, value, bytes);
-  return cudaSuccess;
 }
 
 }  // namespace
@@ -62,20 +59,39 @@ cudaError_t enter(const char* function) {
   return status == cudaSuccess ? status : failed(status);
 }
 
-bool forbidden_by_capture() { return settings.capturing && capture_mode != cudaStreamCaptureModeRelaxed; }
-
-int arch_of(int device) {
-  constexpr int kArchs[kDevices] = {90, 89, 100, 120, 90, 90, 90, 90};
-  return kArchs[device];
+cudaError_t enter_on(const char* function, cudaStream_t used) {
+  if (const cudaError_t status = enter(function)) return status;
+  return used == stream() ? cudaSuccess : failed(cudaErrorInvalidResourceHandle);
 }
 
-cudaStream_t stream() { return reinterpret_cast<cudaStream_t>(uintptr_t{0x57ea0}); }
+bool forbidden_by_capture() {
+  return (settings.capturing || settings.another_captures) && capture_mode != cudaStreamCaptureModeRelaxed;
+}
+
+void set_multiprocessors(int count) {
+  const int told = told_multiprocessors[settings.device];
+  if (told && told != count) {
+    throw std::invalid_argument("device " + std::to_string(settings.device) + " has told launchers that it has " +
+                                std::to_string(told) + " multiprocessors: they will not ask again");
+  }
+  settings.multiprocessors = count;
+}
+
+int arch_of(int device) {
+  constexpr int kArchs[] = {90, 89, 100, 120};
+  return device < 4 ? kArchs[device] : 90;
+}
+
+constexpr uintptr_t kFirstStream = 0x57ea0;
+cudaStream_t stream() { return reinterpret_cast<cudaStream_t>(kFirstStream + uintptr_t(settings.stream)); }
 
 cudaError_t failed(cudaError_t status) { return last_error = status; }
 
 void fail_next(const std::string& function, int status) { failures[function] = status; }
 
 const std::map<std::string, uint64_t>& calls() { return counts; }
+
+cudaError_t kept_error() { return last_error; }
 
 void reset_runtime() {
   counts.clear();
@@ -86,16 +102,12 @@ void reset_runtime() {
 }  // namespace emu
 
 using emu::enter;
+using emu::enter_on;
 using emu::enter_uncapturable;
 using emu::failed;
 using emu::settings;
 
 extern "C" {
-
-cudaError_t cudaGetDevice(int* device) {
-  *device = settings.device;
-  return enter("cudaGetDevice");
-}
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
   if (const cudaError_t status = enter_uncapturable("cudaMalloc")) return status;
@@ -107,33 +119,27 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   return cudaSuccess;
 }
 
-cudaError_t cudaFree(void* memory) {
-  if (const cudaError_t status = enter_uncapturable("cudaFree")) return status;
-  emu::remove_memory(memory);
-  free(memory);
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
+  if (const cudaError_t status = enter_on("cudaMemsetAsync", stream)) return status;
+  if (bytes && !emu::may_touch(memory, bytes, true)) return failed(cudaErrorInvalidValue);
+  memset(memory, value, bytes);
   return cudaSuccess;
 }
 
-cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
-  if (settings.capturing) return enter_uncapturable("cudaMemset");
-  return emu::fill("cudaMemset", memory, value, bytes);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (const cudaError_t status = enter_uncapturable("cudaStreamSynchronize")) return status;
+  return stream == emu::stream() ? cudaSuccess : failed(cudaErrorInvalidResourceHandle);
 }
 
-cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
-  return emu::fill("cudaMemsetAsync", memory, value, bytes);
-}
-
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  if (const cudaError_t status = enter("cudaMemcpyAsync")) return status;
-  memcpy(to, from, bytes);
+cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  if (const cudaError_t status = enter_on("cudaStreamGetId", stream)) return status;
+  *id = static_cast<unsigned long long>(settings.stream) + 1;
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return enter_uncapturable("cudaStreamSynchronize"); }
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
   *status = settings.capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return enter("cudaStreamIsCapturing");
+  return enter_on("cudaStreamIsCapturing", stream);
 }
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
@@ -145,7 +151,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   if (const cudaError_t status = enter("cudaDeviceGetAttribute")) return status;
   if (device < 0 || device >= emu::kDevices) return failed(cudaErrorInvalidDevice);
   switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = settings.multiprocessors; break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = emu::told_multiprocessors[device] = settings.multiprocessors;
+      break;
     case cudaDevAttrL2CacheSize: *value = settings.l2_bytes; break;
     case cudaDevAttrComputeCapabilityMajor: *value = emu::arch_of(device) / 10; break;
     case cudaDevAttrComputeCapabilityMinor: *value = emu::arch_of(device) % 10; break;
@@ -166,8 +174,6 @@ cudaError_t cudaGetLastError() {
   emu::last_error = cudaSuccess;
   return status;
 }
-
-cudaError_t cudaPeekAtLastError() { return emu::last_error; }
 
 const char* cudaGetErrorName(cudaError_t status) {
   for (const auto& error : emu::kErrors) {

@@ -1,5 +1,6 @@
 // What the emulated CUDA backend gets from torch: the same as on a GPU, on the CPU. Also tells the emulator which
 // memory an op may touch, and poisons what torch allocates for it.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -20,6 +21,7 @@ void* allocate(int64_t bytes, void* state) {
   memset(memory, emu::settings.poison, size_t(bytes));
   static_cast<std::vector<void*>*>(state)->push_back(memory);
   emu::add_memory(memory, size_t(bytes), true, emu::Lifetime::op);
+  emu::add_unwritten(memory, size_t(bytes));
   return memory;
 }
 
@@ -71,7 +73,9 @@ AOTITorchError __wrap_torch_get_mutable_data_ptr(AtenTensorHandle tensor, void**
 AOTITorchError __real_torch_get_const_data_ptr(AtenTensorHandle tensor, const void** data);
 AOTITorchError __wrap_torch_get_const_data_ptr(AtenTensorHandle tensor, const void** data) {
   const AOTITorchError error = __real_torch_get_const_data_ptr(tensor, data);
-  if (error == AOTI_TORCH_SUCCESS) add_tensor(tensor, *data, false);
+  if (error != AOTI_TORCH_SUCCESS) return error;
+  add_tensor(tensor, *data, false);
+  emu::note_written(*data, extent(tensor));  // only what the caller gave is asked for in this way
   return error;
 }
 
@@ -89,6 +93,7 @@ AOTITorchError __wrap_aoti_torch_empty_strided(int64_t dims, const int64_t* size
   STABLE_TORCH_ERROR_CODE_CHECK(__real_torch_get_mutable_data_ptr(*tensor, &data));
   const size_t bytes = extent(*tensor);
   if (bytes) memset(data, emu::settings.poison, bytes);
+  emu::add_unwritten(data, bytes);
   return AOTI_TORCH_SUCCESS;
 }
 

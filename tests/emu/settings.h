@@ -11,7 +11,9 @@ struct Settings {
   bool count = false;        // keep the traffic of each launch
   int multiprocessors = 4;   // few, so that kernels which loop over the grid do loop
   int l2_bytes = 1 << 20;    // small, so that some shapes of the suite pass it
-  bool capturing = false;    // what a stream says when it is asked
+  bool capturing = false;    // what the stream says when it is asked
+  bool another_captures = false;  // another thread, on a stream of its own
+  int stream = 0;            // the current one
   int device = 0;            // the current one
 };
 inline Settings settings;

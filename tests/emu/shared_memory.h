@@ -7,7 +7,7 @@
 
 namespace emu {
 
-constexpr size_t kMaxSharedBytes = 227 << 10;  // what the largest GPU gives a block
+constexpr size_t kMaxSharedBytes = 48 << 10;  // what a block gets whose kernel has not asked for more, on any GPU
 
 void begin_shared_launch(size_t bytes);
 void begin_shared_block();  // poisoned, and untouched

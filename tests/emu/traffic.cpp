@@ -68,6 +68,7 @@ void count_warp(std::vector<Entry>* lanes, int count) {
     all.insert(all.end(), lanes[lane].begin(), lanes[lane].end());
     lanes[lane].clear();
   }
+  all.erase(std::remove_if(all.begin(), all.end(), [](const Entry& e) { return e.size == 0; }), all.end());
   // Stable: the lanes of one instruction stay in order.
   std::stable_sort(all.begin(), all.end(), [](const Entry& a, const Entry& b) {
     return a.call != b.call ? a.call < b.call : a.turn < b.turn;
@@ -81,11 +82,18 @@ void count_warp(std::vector<Entry>* lanes, int count) {
   }
 }
 
+void note_order(GlobalTraffic& traffic, uintptr_t address) {
+  if (!traffic.last) traffic.lowest = traffic.first = address;
+  traffic.lowest = std::min(traffic.lowest, address);
+  traffic.last = address;
+}
+
 }  // namespace
 
 void note_global_access(const void* call, Access access, const void* address, size_t size) {
-  entries[running_thread()].push_back(
-      {call, 0, false, access, uint8_t(size), uint8_t(lane()), reinterpret_cast<uintptr_t>(address)});
+  const auto number = reinterpret_cast<uintptr_t>(address);
+  if (size == 16) note_order(current.global[int(access)], number);
+  entries[running_thread()].push_back({call, 0, false, access, uint8_t(size), uint8_t(lane()), number});
 }
 
 void note_shared_access(const void* call, Access access, size_t offset, size_t size) {

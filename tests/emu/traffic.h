@@ -17,6 +17,7 @@ struct GlobalTraffic {
   uint64_t uniform;                   // those of them that a whole warp reads at one address: scalars
   uint64_t bytes;                     // distinct ones within the launch
   std::map<size_t, uint64_t> widths;  // bytes per lane -> warp instructions
+  uintptr_t lowest, first, last;      // addresses of whole chunks of 16 bytes, in the order of the accesses
 };
 
 struct SharedTraffic {
@@ -32,7 +33,7 @@ struct Launch {
   uint64_t barriers, atomics;
 };
 
-// While settings.count is set. `call` tells one access of the kernel from another.
+// While settings.count is set. `call` tells one access of the kernel from another; size 0: the lane is there, inactive.
 void note_global_access(const void* call, Access, const void* address, size_t size);
 void note_shared_access(const void* call, Access, size_t offset, size_t size);
 void note_atomic();

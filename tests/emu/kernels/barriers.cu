@@ -45,13 +45,13 @@ __global__ void deadlock_kernel(bool wrong) {
 
 template <class Kernel>
 emu::Numbers run(Kernel kernel, const emu::Numbers& arguments) {
-  launch(kernel, dim3(2), dim3(kThreads), 0, nullptr, arguments.at(0) != 0);
+  launch(kernel, dim3(2), dim3(kThreads), 0, emu::stream(), arguments.at(0) != 0);
   return {};
 }
 
 EMU_EXAMPLE(missing_barrier) {
   Buffer<uint32_t> out(kThreads);
-  launch(exchange_kernel, dim3(1), dim3(kThreads), sizeof(Smem), nullptr, arguments.at(0) != 0, out.global());
+  launch(exchange_kernel, dim3(1), dim3(kThreads), sizeof(Smem), emu::stream(), arguments.at(0) != 0, out.global());
   return out.numbers();
 }
 EMU_EXAMPLE(divergent_barrier) { return run(divergent_kernel, arguments); }

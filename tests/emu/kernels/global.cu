@@ -83,12 +83,21 @@ __global__ void arrival_kernel(Args args) {
   stg(args.out + turn, uint32_t(index()), true);
 }
 
+// What the op has allocated itself: one word of it is read that no launch has written.
+__global__ void workspace_kernel(Args args) { stg(args.out + index(), 1u, !args.wrong || index() != 40); }
+__global__ void from_workspace_kernel(Args args) { ldg(args.in + index(), true); }
+
+template <class Kernel>
+emu::Numbers run(Kernel kernel, Memory& memory, bool wrong) {
+  launch(kernel, dim3(kBlocks), dim3(kThreads), 0, emu::stream(),
+         Args{wrong, memory.in.read_only(), memory.out.global(), memory.counter.global()});
+  return memory.out.numbers();
+}
+
 template <class Kernel>
 emu::Numbers run(Kernel kernel, const emu::Numbers& arguments) {
   Memory memory;
-  launch(kernel, dim3(kBlocks), dim3(kThreads), 0, nullptr,
-         Args{arguments.at(0) != 0, memory.in.read_only(), memory.out.global(), memory.counter.global()});
-  return memory.out.numbers();
+  return run(kernel, memory, arguments.at(0) != 0);
 }
 
 EMU_EXAMPLE(misaligned_global_access) { return run(misaligned_kernel, arguments); }
@@ -103,11 +112,28 @@ EMU_EXAMPLE(lost_atomic) { return run(lost_atomic_kernel, arguments); }
 EMU_EXAMPLE(weakened_atomic) { return run(weakened_atomic_kernel, arguments); }
 EMU_EXAMPLE(plain_load_of_an_atomic) { return run(plain_load_kernel, arguments); }
 
+EMU_EXAMPLE(load_of_what_nothing_has_written) {
+  Memory memory;
+  const emu::Uninitialized workspace(memory.out);
+  const Args args{arguments.at(0) != 0, {memory.out.global().address}, memory.out.global(), {}};
+  launch(workspace_kernel, dim3(kBlocks), dim3(kThreads), 0, emu::stream(), args);
+  launch(from_workspace_kernel, dim3(kBlocks), dim3(kThreads), 0, emu::stream(), args);
+  return {};
+}
+EMU_EXAMPLE(atomic_on_what_nothing_has_written) {
+  Memory memory;
+  const emu::Uninitialized slot(memory.counter);
+  const size_t bytes = arguments.at(0) ? 2 : 4;
+  cudaMemsetAsync(memory.counter.global().address, 0, bytes, emu::stream());
+  return run(lost_atomic_kernel, memory, false);
+}
+
 // blocks, threads -> the index of each thread, in the order of their arrival.
 EMU_EXAMPLE(arrival_order) {
   const auto blocks = uint32_t(arguments.at(0)), threads = uint32_t(arguments.at(1));
   Buffer<uint32_t> out(blocks * threads), counter(1);
-  launch(arrival_kernel, dim3(blocks), dim3(threads), 0, nullptr, Args{false, {}, out.global(), counter.global()});
+  launch(arrival_kernel, dim3(blocks), dim3(threads), 0, emu::stream(),
+         Args{false, {}, out.global(), counter.global()});
   return out.numbers();
 }
 

@@ -69,7 +69,7 @@ __global__ void other_thread_kernel(Args args) {
 template <class Kernel>
 emu::Numbers run(Kernel kernel, Missing missing, bool exchanged) {
   Buffer<uint32_t> parts(kBlocks), largest(1), ticket(1), out(1);
-  launch(kernel, dim3(kBlocks), dim3(kThreads), sizeof(Smem), nullptr,
+  launch(kernel, dim3(kBlocks), dim3(kThreads), sizeof(Smem), emu::stream(),
          Args{missing, exchanged, parts.global(), largest.global(), ticket.global(), out.global()});
   return {out[0], largest[0], ticket[0]};
 }
@@ -98,7 +98,7 @@ __global__ void reset_kernel(bool wrong, Global<uint32_t> word, Global<uint32_t>
 
 EMU_EXAMPLE(reset_by_a_block_that_is_not_last) {
   Buffer<uint32_t> word(1), ticket(1);
-  launch(reset_kernel, dim3(kBlocks), dim3(32), 0, nullptr, arguments.at(0) != 0, word.global(), ticket.global());
+  launch(reset_kernel, dim3(kBlocks), dim3(32), 0, emu::stream(), arguments.at(0) != 0, word.global(), ticket.global());
   return {word[0]};
 }
 
@@ -110,7 +110,7 @@ __global__ void peek_kernel(bool wrong, Global<uint32_t> words) {
 
 EMU_EXAMPLE(ldcg_without_handover) {
   Buffer<uint32_t> words(2);
-  launch(peek_kernel, dim3(3), dim3(32), 0, nullptr, arguments.at(0) != 0, words.global());
+  launch(peek_kernel, dim3(3), dim3(32), 0, emu::stream(), arguments.at(0) != 0, words.global());
   return {};
 }
 

@@ -30,6 +30,14 @@ __global__ void shared_kernel(Pattern pattern) {
   }
 }
 
+// Lanes 4 r to 4 r + 3 take part in instruction r of two.
+__global__ void rows_kernel(Global<const uint32_t> in, Global<uint32_t> out) {
+  for (uint32_t row = 0; row < 2; ++row) {
+    const bool there = threadIdx.x / 4 == row;
+    stg(out + threadIdx.x, ldg(in + threadIdx.x, there), there);
+  }
+}
+
 // Two passes over the same bytes, and a barrier.
 __global__ void twice_kernel(Global<const uint32_t> in, Global<uint32_t> counter) {
   for (int pass = 0; pass < 2; ++pass) ldg(in + threadIdx.x, true);
@@ -42,7 +50,7 @@ Pattern pattern_of(const emu::Numbers& arguments) { return {arguments.at(1), arg
 template <class T>
 void run_global(const Pattern& pattern) {
   Buffer<uint8_t> in(32 * 1024), out(32 * 1024);
-  launch(global_kernel<T>, dim3(1), dim3(32), 0, nullptr, pattern, in.read_only(), out.global());
+  launch(global_kernel<T>, dim3(1), dim3(32), 0, emu::stream(), pattern, in.read_only(), out.global());
 }
 
 // width, stride, offset, lanes
@@ -58,7 +66,7 @@ EMU_EXAMPLE(global_pattern) {
 
 template <class T>
 void run_shared(const Pattern& pattern) {
-  launch(shared_kernel<T>, dim3(1), dim3(32), sizeof(Smem), nullptr, pattern);
+  launch(shared_kernel<T>, dim3(1), dim3(32), sizeof(Smem), emu::stream(), pattern);
 }
 
 EMU_EXAMPLE(shared_pattern) {
@@ -71,9 +79,15 @@ EMU_EXAMPLE(shared_pattern) {
   return {};
 }
 
+EMU_EXAMPLE(rows_of_a_sector) {
+  Buffer<uint32_t> in(32), out(32);
+  launch(rows_kernel, dim3(1), dim3(32), 0, emu::stream(), in.read_only(), out.global());
+  return {};
+}
+
 EMU_EXAMPLE(two_passes) {
   Buffer<uint32_t> in(64), counter(1);
-  launch(twice_kernel, dim3(3), dim3(64), 0, nullptr, in.read_only(), counter.global());
+  launch(twice_kernel, dim3(3), dim3(64), 0, emu::stream(), in.read_only(), counter.global());
   return {};
 }
 

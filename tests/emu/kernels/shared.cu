@@ -68,7 +68,7 @@ __global__ void poison_kernel(Global<uint32_t> out) {
 
 template <class Kernel>
 emu::Numbers run(Kernel kernel, const emu::Numbers& arguments) {
-  launch(kernel, dim3(1), dim3(kThreads), sizeof(Smem), nullptr, arguments.at(0) != 0);
+  launch(kernel, dim3(1), dim3(kThreads), sizeof(Smem), emu::stream(), arguments.at(0) != 0);
   return {};
 }
 
@@ -76,7 +76,7 @@ EMU_EXAMPLE(read_before_write) { return run(unwritten_kernel, arguments); }
 EMU_EXAMPLE(outside_of_the_struct) { return run(outside_kernel, arguments); }
 EMU_EXAMPLE(misaligned_shared_access) { return run(misaligned_kernel, arguments); }
 EMU_EXAMPLE(struct_larger_than_the_launch_says) {
-  launch(struct_kernel, dim3(1), dim3(1), sizeof(Smem) - (arguments.at(0) ? 1 : 0), nullptr);
+  launch(struct_kernel, dim3(1), dim3(1), sizeof(Smem) - (arguments.at(0) ? 1 : 0), emu::stream());
   return {};
 }
 EMU_EXAMPLE(two_writers_of_a_word) { return run(same_word_kernel, arguments); }
@@ -84,12 +84,16 @@ EMU_EXAMPLE(two_writers_of_a_byte) { return run(same_byte_kernel, arguments); }
 EMU_EXAMPLE(overwritten_for_the_next_round) { return run(next_round_kernel, arguments); }
 EMU_EXAMPLE(shared_access_without_lds) {
   Buffer<uint32_t> out(kThreads);
-  launch(unrecorded_kernel, dim3(1), dim3(kThreads), sizeof(Smem), nullptr, arguments.at(0) != 0, out.global());
+  launch(unrecorded_kernel, dim3(1), dim3(kThreads), sizeof(Smem), emu::stream(), arguments.at(0) != 0, out.global());
   return out.numbers();
+}
+EMU_EXAMPLE(shared_bytes_of_a_launch) {
+  launch(struct_kernel, dim3(1), dim3(1), size_t(arguments.at(0)), emu::stream());
+  return {};
 }
 EMU_EXAMPLE(shared_poison) {  // with races off, what a block finds in its shared memory
   Buffer<uint32_t> out(2);
-  launch(poison_kernel, dim3(2), dim3(kThreads), sizeof(Smem), nullptr, out.global());
+  launch(poison_kernel, dim3(2), dim3(kThreads), sizeof(Smem), emu::stream(), out.global());
   return out.numbers();
 }
 

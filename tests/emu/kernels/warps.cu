@@ -77,7 +77,7 @@ __global__ void values_kernel(Global<uint32_t> out) {
 
 template <class Kernel>
 emu::Numbers run(Kernel kernel, const emu::Numbers& arguments) {
-  launch(kernel, dim3(1), dim3(32), sizeof(Smem), nullptr, arguments.at(0) != 0);
+  launch(kernel, dim3(1), dim3(32), sizeof(Smem), emu::stream(), arguments.at(0) != 0);
   return {};
 }
 
@@ -87,17 +87,17 @@ EMU_EXAMPLE(masks_that_differ) { return run(masks_kernel, arguments); }
 EMU_EXAMPLE(calls_that_differ) { return run(places_kernel, arguments); }
 EMU_EXAMPLE(shuffle_distance) { return run(distance_kernel, arguments); }
 EMU_EXAMPLE(missing_syncwarp) {
-  launch(exchange_kernel, dim3(1), dim3(32), sizeof(Smem), nullptr, arguments.at(0) ? 0u : 0xffffu);
+  launch(exchange_kernel, dim3(1), dim3(32), sizeof(Smem), emu::stream(), arguments.at(0) ? 0u : 0xffffu);
   return {};
 }
 EMU_EXAMPLE(syncwarp_of_too_few_lanes) {
-  launch(exchange_kernel, dim3(1), dim3(32), sizeof(Smem), nullptr, arguments.at(0) ? 0xffu : 0xffffu);
+  launch(exchange_kernel, dim3(1), dim3(32), sizeof(Smem), emu::stream(), arguments.at(0) ? 0xffu : 0xffffu);
   return {};
 }
 EMU_EXAMPLE(overwritten_while_read) { return run(overwrite_kernel, arguments); }
 EMU_EXAMPLE(warp_values) {
   Buffer<uint32_t> out(12 * 32);
-  launch(values_kernel, dim3(1), dim3(32), 0, nullptr, out.global());
+  launch(values_kernel, dim3(1), dim3(32), 0, emu::stream(), out.global());
   return out.numbers();
 }
 
