@@ -1,4 +1,4 @@
-"""The CUDA kernels on the emulator: every op on small data of every layout, whatever order blocks, warps and lanes run in.
+"""The CUDA kernels on the emulator: every op on small data of every layout, blocks and threads in any order.
 
 Seeded faults (`make mutants`) meet these tests first: they are quick and reach every line of csrc/cuda.
 """
@@ -18,15 +18,15 @@ from act_args import act_args, activations, dact_args, gradient_for
 from cases import E4M3, E5M2, SPECIAL_VALUES, fp8, normal, scalar
 from conftest import Backend, assert_matches_reference, assert_same_bytes, formats
 
-# Schedule -> device and its multiprocessors: with few of them kernels loop over the grid, with many they cut small tiles.
+# Schedule -> device and its multiprocessors: few make kernels loop over the grid, many make small tiles.
 # Launchers ask a device once, so that each number needs one of its own.
 ORDERS = {"forward": (0, 4), "reverse": (6, 1), "random": (7, 132)}
 
 
 def begin(emu: Any, schedule: str) -> None:
     device, multiprocessors = ORDERS[schedule]
-    emu.configure(schedule=schedule, multiprocessors=multiprocessors)
     emu.set_device(device)
+    emu.configure(schedule=schedule, multiprocessors=multiprocessors)
 
 
 @pytest.fixture(params=ORDERS)
@@ -61,7 +61,10 @@ CALLS: dict[str, Call] = {
     "multi": ("multi_quantize_transpose", lambda x, fmt: ([x, x[..., :3], x.flip(0)], fmt, False, 1)),
     "gelu_tanh": ("act_cast", lambda x, fmt: act_args("act_cast", x, "gelu_tanh", None, fmt)),
     "silu": ("act_quantize_transpose", lambda x, fmt: (x, fmt, "silu", None)),
-    "swiglu": ("act_cast_transpose", lambda x, fmt: act_args("act_cast_transpose", x, "swiglu", x.flip(0), fmt)),
+    "swiglu": (
+        "act_cast_transpose",
+        lambda x, fmt: act_args("act_cast_transpose", x, "swiglu", x.flip(0), fmt),
+    ),
     "swiglu_quantize": ("act_quantize", lambda x, fmt: (x, fmt, "swiglu", x.flip(0))),
     "dsilu": (
         "dact_quantize_transpose_dbias",
@@ -71,7 +74,10 @@ CALLS: dict[str, Call] = {
         "dact_cast_transpose_dbias",
         lambda x, fmt: (gradient_for(x, "gelu_tanh", None), x, scalar(0.7), fmt, "gelu_tanh", None),
     ),
-    "dswiglu": ("dact_cast_transpose_dbias", lambda x, fmt: swiglu_gradient("dact_cast_transpose_dbias", x, fmt)),
+    "dswiglu": (
+        "dact_cast_transpose_dbias",
+        lambda x, fmt: swiglu_gradient("dact_cast_transpose_dbias", x, fmt),
+    ),
     "dswiglu_quantize": (
         "dact_quantize_transpose_dbias",
         lambda x, fmt: swiglu_gradient("dact_quantize_transpose_dbias", x, fmt),
@@ -145,16 +151,29 @@ def test_bytes_empty(once, call, shape):
 # --- reductions -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op", ["amax", "cast_transpose"])
-def test_the_peak_in_every_lane_and_warp(backend, op):
-    """Every lane of a block's first and last warp, and some lane of each warp, is once the one to find it."""
-    x = torch.zeros(128, 256, dtype=torch.bfloat16)
-    rest = (scalar(1.0), E4M3) if op == "cast_transpose" else ()
-    for row, octet in [*((0, i) for i in range(32)), *((127, i) for i in range(32)), *((r, 5) for r in range(0, 128, 4))]:
-        x[row, 8 * octet + row % 8] = -2.0**-130
-        amax = backend.run(op, x, *rest)
-        assert (amax if op == "amax" else amax[-1]).item() == 2.0**-130, f"row {row}, columns from {8 * octet}"
-        x.zero_()
+# What finds the peak of x. Of many matrices only their scales come out.
+PEAKS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "amax": lambda ops, x: ops.amax(x),
+    "cast_transpose": lambda ops, x: ops.cast_transpose(x, scalar(1.0), E4M3)[-1],
+    "multi": lambda ops, x: ops.multi_quantize_transpose([x[:3], x], E4M3)[1][1] * 448,
+}
+# Every lane of a block's first and last warp, and some lane of each warp; each of a lane's eight elements.
+PLACES = [
+    *((row, 8 * octet + octet % 8) for row in (0, 127) for octet in range(32)),
+    *((row, 40 + row // 4 % 8) for row in range(0, 128, 4)),
+]
+
+
+@pytest.mark.parametrize("first_column", [0, 1])  # aligned rows, and rows that begin anywhere
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("op", PEAKS)
+def test_the_peak_in_every_lane_and_warp(emu, op, dtype, first_column):
+    begin(emu, list(ORDERS)[(list(PEAKS).index(op) + first_column + (dtype == torch.float32)) % 3])
+    x = torch.zeros(128, 256 + first_column, dtype=dtype)[:, first_column:]
+    for row, column in PLACES:
+        x[row, column] = -2.0**-20
+        assert PEAKS[op](torch.ops.transcast_emu, x).item() == 2.0**-20, f"row {row}, column {column}"
+        x[row, column] = 0
 
 
 def test_dbias_has_the_same_bits_in_every_order(emu):
@@ -167,7 +186,7 @@ def test_dbias_has_the_same_bits_in_every_order(emu):
 
 
 def test_dbias_sums_what_is_not_scaled(once):
-    """Integers: the sum is exact, whatever its order; the scale would show, and so would a row counted twice."""
+    """Integers: the sum is exact in any order; the scale would show, and so would a row counted twice."""
     x = torch.arange(300 * 20, dtype=torch.float32).reshape(300, 20) % 61
     for rows in (1, 8, 127, 129, 300):
         sums = once.run("cast_transpose_dbias", x[:rows], scalar(3.0), E5M2)[3]
@@ -189,9 +208,17 @@ def test_a_slot_is_left_as_it_was_found(once):
 
 @pytest.mark.parametrize("call", ["amax", "cast_transpose", "quantize_transpose_dbias", "multi"])
 def test_bytes_while_a_graph_is_captured(emu, once, call):
-    emu.configure(capturing=True)
+    """A captured op, whose replays may run beside others, zeroes a slot of its own, of the graph's memory."""
     op, arguments = CALLS[call]
-    assert_matches_reference(once, op, *arguments(normal((70, 300), torch.bfloat16), E4M3))
+    made = []
+    for capturing in (False, False, True):
+        emu.reset()
+        emu.configure(capturing=capturing)
+        assert_matches_reference(once, op, *arguments(normal((70, 300), torch.bfloat16), E4M3))
+        made.append([emu.calls().get(name, 0) for name in ("workspace", "cudaMemsetAsync", "cudaMalloc")])
+    _, eager, captured = made
+    own = 0 if call == "multi" else 1  # the slots of many matrices are always the op's own
+    assert captured == [eager[0] + own, eager[1] + own, 0]
 
 
 # --- scales ---------------------------------------------------------------------------------------
@@ -214,8 +241,26 @@ def test_bytes_of_given_scales(once, scale):
 
 def test_bytes_of_more_matrices_than_one_launch_takes(once):
     """401: a pair of launches takes 400."""
-    xs = [torch.full((1, 1 + i % 3), 1.5**(i % 40), dtype=torch.bfloat16) for i in range(402)]
+    xs = [torch.full((1, 1 + i % 3), 1.5 ** (i % 40), dtype=torch.bfloat16) for i in range(402)]
     assert_matches_reference(once, "multi_quantize_transpose", xs, E4M3)
+
+
+@calls
+@pytest.mark.parametrize("ops", [torch.ops.transcast, torch.ops.transcast_emu], ids=["cpu", "emu"])
+def test_inputs_stay_lazy_clones(emu, ops, call):
+    """Ops that ask for an input's memory as if they wrote to it would copy it."""
+    op, arguments = CALLS[call]
+    given = arguments(activations((20, 24), torch.bfloat16), E4M3)
+    clones = []
+
+    def lazy(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            clones.append(torch._lazy_clone(value))
+            return clones[-1]
+        return [lazy(one) for one in value] if isinstance(value, list) else value
+
+    getattr(ops, op)(*map(lazy, given))
+    assert clones and all(map(torch._C._is_cow_tensor, clones))
 
 
 # --- addresses ------------------------------------------------------------------------------------
@@ -225,7 +270,7 @@ NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python's mmap does not name
 
 
 def far_apart(dtype: torch.dtype, columns: int, extra: int) -> Tensor:
-    """Three rows whose last one begins behind 2^31 elements: memory that is reserved, and of which little is used."""
+    """Three rows whose last one begins behind 2^31 elements: reserved memory, of which little is used."""
     stride = 2**30 + extra
     elements = 2 * stride + columns
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE
