@@ -27,10 +27,11 @@ TABLE, PAGE = HERE / "results" / "traffic.json", HERE / "results" / "traffic.md"
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 E4M3 = torch.float8_e4m3fn
-# Both sides multiples of 16: operator shapes of transformers in small. Then ragged ones, among them the cousins of TE's.
+# Both sides multiples of 16: operator shapes of transformers in small. Then ragged ones, like some of TE's.
 ALIGNED = [(256, 1024), (128, 1536), (32, 4096), (1024, 128), (16, 16)]
 RAGGED = [
-    (272, 512), (120, 2080), (217, 256), (5, 4, 3, 160), (8, 8), (241, 677), (129, 130), (17, 33), (1, 3221), (2333, 1),
+    (272, 512), (120, 2080), (217, 256), (5, 4, 3, 160), (8, 8),
+    (241, 677), (129, 130), (17, 33), (1, 3221), (2333, 1),
 ]  # fmt: skip
 # Columns first:last of a matrix with 1024: at 16-byte addresses, and not.
 VIEWS = {"[:, 256:512]": (256, 512), "[:, 3:259]": (3, 259)}
@@ -39,7 +40,7 @@ VIEW_OPS = ["amax", "cast", "cast_transpose", "quantize_transpose_dbias", "multi
 
 @dataclass(frozen=True)
 class Op:
-    """How an op is called: with data of the value's shape, what makes more of it, and the high-precision dtype."""
+    """How an op is called: with data of the value's shape, what makes more of it, and the dtype."""
 
     call: Callable[[Any, Tensor, Callable[[], Tensor], torch.dtype], Any]
     operands: int = 1
@@ -53,11 +54,15 @@ OPS: dict[str, Op] = {
     "amax": Op(lambda ops, x, make, dtype: ops.amax(x), dtypes=BOTH),
     "cast": Op(lambda ops, x, make, dtype: ops.cast(x, ONE, E4M3), dtypes=BOTH),
     "cast_transpose": Op(lambda ops, x, make, dtype: ops.cast_transpose(x, ONE, E4M3), dtypes=BOTH),
-    "cast_transpose_dbias": Op(lambda ops, x, make, dtype: ops.cast_transpose_dbias(x, ONE, E4M3), dtypes=BOTH),
+    "cast_transpose_dbias": Op(
+        lambda ops, x, make, dtype: ops.cast_transpose_dbias(x, ONE, E4M3), dtypes=BOTH
+    ),
     "quantize": Op(lambda ops, x, make, dtype: ops.quantize(x, E4M3)),
     "quantize_transpose": Op(lambda ops, x, make, dtype: ops.quantize_transpose(x, E4M3), dtypes=BOTH),
     "quantize_transpose_dbias": Op(lambda ops, x, make, dtype: ops.quantize_transpose_dbias(x, E4M3)),
-    "multi_quantize_transpose": Op(lambda ops, x, make, dtype: ops.multi_quantize_transpose([x, make()], E4M3)),
+    "multi_quantize_transpose": Op(
+        lambda ops, x, make, dtype: ops.multi_quantize_transpose([x, make()], E4M3)
+    ),
     "act_cast silu": Op(lambda ops, x, make, dtype: ops.act_cast(x, ONE, E4M3, "silu")),
     "act_cast swiglu": Op(lambda ops, x, make, dtype: ops.act_cast(x, ONE, E4M3, "swiglu", make()), 2),
     "act_quantize_transpose swiglu": Op(
@@ -67,8 +72,9 @@ OPS: dict[str, Op] = {
         lambda ops, x, make, dtype: ops.dact_cast_transpose_dbias(make(), x, ONE, E4M3, "gelu_tanh"), 2
     ),
     "dact_quantize_transpose_dbias swiglu": Op(
-        lambda ops, x, make, dtype: ops.dact_quantize_transpose_dbias(make(), x, E4M3, "swiglu", make()), 3, 2, BOTH
-    ),
+        lambda ops, x, make, dtype: ops.dact_quantize_transpose_dbias(make(), x, E4M3, "swiglu", make()),
+        3, 2, BOTH,
+    ),  # fmt: skip
     "dequantize": Op(lambda ops, q, make, dtype: ops.dequantize(q, ONE, dtype), dtypes=BOTH),
     "transpose": Op(lambda ops, q, make, dtype: ops.transpose(q)),
 }
@@ -106,7 +112,8 @@ def row_of(emu: ModuleType, op: str, shape: tuple[int, ...], dtype: str, view: s
     moved = Moved(op.split()[0], shape, DTYPES[dtype].itemsize, OPS[op].operands, OPS[op].parts)
     counted = []
     for launch, least in zip(launches, minimums(moved, launches), strict=True):
-        one = {"kernel": launch["kernel"], "grid": launch["grid"][0], "threads": launch["block"][0]}
+        one = {"kernel": launch["kernel"], "grid": launch["grid"][0]}
+        one |= {"threads": launch["block"][0], "shared": launch["shared_bytes"]}
         for way, minimum in zip(("read", "written"), least, strict=True):
             traffic = launch[way]
             one[way] = {

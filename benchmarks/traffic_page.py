@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 
-from traffic_rules import ALIGNED, ALIGNED_TRANSPOSING, EXCUSED, RAGGED, WAVEFRONTS, is_aligned, ratio, shape_of
+from traffic_rules import (
+    ALIGNED,
+    ALIGNED_TRANSPOSING,
+    EXCUSED,
+    RAGGED,
+    WAVEFRONTS,
+    is_aligned,
+    ratio,
+    shape_of,
+)
 
 INTRODUCTION = f"""\
 # What the CUDA kernels move
 
-Written by `python benchmarks/traffic.py --write`: the kernels of `csrc/cuda` on the emulator of `tests/emu`, with 4
-multiprocessors, so that small matrices get the tiles of large ones. `traffic.json` beside this page has every launch;
-[README.md](../README.md#traffic-of-the-cuda-kernels) says what the columns mean.
+Written by `python benchmarks/traffic.py --write`: the kernels of `csrc/cuda` on the emulator of `tests/emu`,
+with 4 multiprocessors, so that small matrices get the tiles of large ones. `traffic.json` beside this page
+has every launch; [README.md](../README.md#traffic-of-the-cuda-kernels) says what the columns mean.
 
-Limits: {ALIGNED:.2f} times the sectors that an op has to move where both sides are multiples of 16, {ALIGNED_TRANSPOSING:.2f} if it
-transposes; {RAGGED:.2f} for ragged shapes; {WAVEFRONTS:.2f} times the wavefronts without bank conflicts.
+Limits: {ALIGNED:.2f} times the sectors that an op has to move where both sides are multiples of 16,
+{ALIGNED_TRANSPOSING:.2f} if it transposes; {RAGGED:.2f} for ragged shapes;
+{WAVEFRONTS:.2f} times the wavefronts without bank conflicts.
 """
-COLUMNS = ["op", "dtype", "launches", "bytes per lane, read", "written", "sectors, aligned", "ragged", "wavefronts"]
+# Of the shapes whose sides are multiples of 16, then of the ragged ones.
+COLUMNS = ["op", "dtype", "launches", "sectors, aligned", "ragged", "wavefronts"]
+WIDTHS = ["op", "dtype", "aligned: read", "written", "ragged: read", "written"]
 
 
 def line(cells: list[str]) -> str:
@@ -45,18 +57,25 @@ def worst_wavefronts(rows: list[dict]) -> str:
     return f"{max(ratios):.3f}" if ratios else "none"
 
 
+def halves(rows: list[dict]) -> tuple[list[dict], list[dict]]:
+    """Those of aligned shapes, those of ragged ones."""
+    rows = [row for row in rows if shape_of(row) not in EXCUSED]
+    return [row for row in rows if is_aligned(row)], [row for row in rows if not is_aligned(row)]
+
+
 def summary(rows: list[dict]) -> list[str]:
-    aligned = [row for row in rows if is_aligned(row) and shape_of(row) not in EXCUSED]
-    ragged = [row for row in rows if not is_aligned(row) and shape_of(row) not in EXCUSED]
     return [
         rows[0]["op"],
         rows[0]["dtype"],
         str(max(len(row["launches"]) for row in rows)),
-        widths(aligned, "read"),
-        widths(aligned, "written"),
-        *(f"{max(map(ratio, some)):.3f}" for some in (aligned, ragged)),
+        *(f"{max(map(ratio, some)):.3f}" for some in halves(rows)),
         worst_wavefronts(rows),
     ]
+
+
+def all_widths(rows: list[dict]) -> list[str]:
+    cells = [widths(some, way) for some in halves(rows) for way in ("read", "written")]
+    return [rows[0]["op"], rows[0]["dtype"], *cells]
 
 
 def page(rows: list[dict]) -> str:
@@ -74,6 +93,8 @@ def page(rows: list[dict]) -> str:
             INTRODUCTION,
             "The worst of each op, without the shapes that are excused below:\n",
             table(COLUMNS, [summary(some) for some in groups.values()]),
+            "Instructions by bytes per lane, without the scalars that a whole warp reads:\n",
+            table(WIDTHS, [all_widths(some) for some in groups.values()]),
             "Sectors of all launches over what the op has to move, by shape:\n",
             table(["op", "dtype", *shapes], cells),
             "Transposing ops go beyond the limits for\n",

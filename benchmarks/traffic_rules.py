@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from sass_rules import KERNELS, SCALES, family, threads_of
+
 SECTOR = 32
 # Ratios as the page shows them, with two decimals.
 ALIGNED, ALIGNED_TRANSPOSING, RAGGED, WAVEFRONTS = 1.00, 1.02, 1.30, 1.10
@@ -36,13 +38,13 @@ EXCUSED: dict[str, tuple[float, str]] = {
     "1x3221": (1.95, FEW_ROWS),
     "272x512": (1.18, HALF_SECTORS),
     "129x130": (1.45, HALF_SECTORS + "; and rows of 130 columns begin anywhere"),
-    "17x33": (1.95, "short rows that begin anywhere: units of q, and bytes at their ends, in stores of their own"),
-    "2333x1": (15.6, "one column: each row is loaded and stored by itself"),
+    "17x33": (1.95, "short rows that begin anywhere: stores of units of q, and of bytes at their ends"),
+    "2333x1": (16.3, "one column: each row is loaded and stored by itself, two sectors for three bytes"),
 }
 
 
 def results_of(op: str) -> int:
-    """Scalars that the last block of an op writes: amax, scale_inv, scale_inv_t, and the scale for a next launch."""
+    """Scalars that an op's last block writes: amax, scale_inv, scale_inv_t, the scale for a next launch."""
     if "quantize" in op:
         return 3 if "transpose" in op else 2
     return 2  # an amax alone makes a scale, too
@@ -96,9 +98,10 @@ class Moved:
 
 
 def minimums(moved: Moved, launches: list[dict]) -> list[tuple[int, int]]:
-    """Sectors that each launch has to read and to write: its data, and scalars, which lie apart from each other."""
+    """Sectors that each launch has to read and to write: its data, and scalars, which lie apart."""
     column_tiles = max(1, -(-moved.columns // 256))
-    row_tiles = next((one["grid"][0] // column_tiles for one in launches if one["kernel"].startswith("tiles")), 0)
+    tiles = [one["grid"][0] for one in launches if one["kernel"].startswith("tiles")]
+    row_tiles = tiles[0] // column_tiles if tiles else 0
     return [_minimum(moved, one["kernel"], row_tiles) for one in launches]
 
 
@@ -152,7 +155,8 @@ def ratio(row: dict) -> float:
 
 
 def is_aligned(row: dict) -> bool:
-    return math.prod(row["shape"][:-1]) % 16 == 0 and row["shape"][-1] % 16 == 0 and row["view"] != "[:, 3:259]"
+    *rows, columns = row["shape"]
+    return math.prod(rows) % 16 == 0 and columns % 16 == 0 and row["view"] != "[:, 3:259]"
 
 
 def limit_of(row: dict) -> float:
@@ -170,8 +174,24 @@ def violations(row: dict) -> list[str]:
     if round(ratio(row), 2) > limit:
         broken.append(f"{name}: {ratio(row):.2f} x the sectors it has to move, more than {limit}")
     for one in row["launches"]:
+        broken += [f"{name}, {one['kernel']}: {what}" for what in _broken_launch(one)]
         for way in ("read", "written"):
-            broken += [f"{name}, {one['kernel']}, {way}: {what}" for what in _broken(one[way], limit, is_aligned(row))]
+            wrong = _broken(one[way], limit, is_aligned(row))
+            broken += [f"{name}, {one['kernel']}, {way}: {what}" for what in wrong]
+    return broken
+
+
+def _broken_launch(one: dict) -> list[str]:
+    """Whether it is launched as sass_rules.py says, within nvcc's bounds, and loads each scale once."""
+    broken, kernel = [], one["kernel"]
+    if one["threads"] not in threads_of(kernel):
+        broken.append(f"{one['threads']} threads per block, not one of {threads_of(kernel)}")
+    if one["shared"] != KERNELS[family(kernel)].shared:
+        broken.append(f"{one['shared']} bytes of shared memory, not {KERNELS[family(kernel)].shared}")
+    warps = one["grid"] * one["threads"] // 32
+    if one["read"]["uniform"] > SCALES * warps or one["written"]["uniform"]:
+        uniform = (one["read"]["uniform"], one["written"]["uniform"])
+        broken.append(f"{uniform} uniform sectors read and written by {warps} warps of {SCALES} scales")
     return broken
 
 
