@@ -1,8 +1,9 @@
 """Puts each fault of tests/mutations into the CUDA sources and demands that a test on the emulator fails.
 
-The emulator is built once. A mutation gets a folder with its changed file, which comes first in the include path; only the .cu
-files that it names are compiled again, without optimization, and linked with the other objects. Its own tests run first, then,
-if they pass, those of the traffic and of the ops.
+The emulator is built once. A mutation gets a folder with its changed file, which comes first in the include
+path; only the .cu files that it names are compiled again, without optimization, and linked with the other
+objects. Its own tests run first, then, if they pass, those of the traffic and of the ops. Controls change a
+comment and nothing else: tests that fail for them prove nothing about the others.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import pytest  # noqa: E402
 
 import transcast  # noqa: E402, F401
 from emu import build  # noqa: E402
-from mutations import CUDA, Mutation  # noqa: E402
+from mutations import CONTROL, CUDA, Mutation  # noqa: E402
 from mutations.all import ALL  # noqa: E402
 
 DEFAULT_UNIT = "pass_plain"
@@ -154,7 +155,12 @@ def run_tests(module: Path, arguments: list[str], folder: Path) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.chdir(ROOT)
-    build.build = lambda *_, **__: module
+    try:
+        loaded = build.load(module)
+    except ImportError as error:  # pytest would count it among the failures
+        print(error, flush=True)
+        os._exit(pytest.ExitCode.INTERNAL_ERROR)
+    build.build, build.load = (lambda *_, **__: module), lambda _: loaded
     plugins = [FirstFailure(folder / "failed")]
     os._exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *arguments], plugins=plugins))
 
@@ -177,8 +183,9 @@ def noticed(mutation: Mutation, emulator: Emulator, folder: Path) -> str:
     """By which test; the mutation's own ones come first."""
     module = emulator.build_mutant(mutation, folder)
     selections = [list(mutation.tests)]
-    if not mutation.survives:
-        ops = [f"tests/{test}.py" for unit in emulator.units(mutation) for test in OP_TESTS.get(unit, PLAIN_TESTS)]
+    if not mutation.survives or mutation.kind == CONTROL:
+        units = emulator.units(mutation)
+        ops = [f"tests/{test}.py" for unit in units for test in OP_TESTS.get(unit, PLAIN_TESTS)]
         selections += [["tests/test_traffic.py"], ["--backend", "emu", *ops]]
     return next(filter(None, (noticed_by(module, tests, folder) for tests in selections)), "")
 
@@ -210,7 +217,9 @@ def main() -> int:
             if not verdict.as_expected:
                 unexpected.append(verdict)
     survivors = [mutation for mutation in mutations if mutation.survives]
-    print(f"{len(mutations)} mutations in {time.monotonic() - start:.0f} s: {len(survivors)} change nothing that counts")
+    print(f"{len(mutations)} mutations in {time.monotonic() - start:.0f} s")
+    if survivors:
+        print(f"{len(survivors)} of them change nothing that counts:")
     for mutation in survivors:
         print(f"  {mutation}: {mutation.survives}")
     for verdict in unexpected:

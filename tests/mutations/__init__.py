@@ -1,4 +1,4 @@
-"""Seeded faults in csrc/cuda: what is changed, and whether tests notice. `make mutants` runs them: tests/mutants.py."""
+"""Seeded faults in csrc/cuda: what is changed, and whether tests notice. `make mutants`: tests/mutants.py."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CUDA = Path(__file__).resolve().parents[2] / "csrc/cuda"
+CONTROL = "control"  # the kind of those that change nothing at all
 
 
 @dataclass(frozen=True)
 class Mutation:
     """``old`` becomes ``new`` in a file of csrc/cuda, where it must occur ``times`` times.
 
-    ``units`` are the .cu files to compile with it (default: PLAIN if that includes the file, else all that do). ``nth`` chooses
-    one occurrence of several. ``survives`` says why no test can notice: the mutation changes nothing that counts.
+    ``units`` are the .cu files to compile with it (default: PLAIN if that includes the file, else all that
+    do). ``nth`` chooses one occurrence of several. ``survives`` says why no test can notice: the mutation
+    changes nothing that counts.
     """
 
     kind: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutations import Mutation, bounds, found, movement, order, values
+from mutations import Mutation, bounds, found, launches, movement, order, values
 
 ALL: list[Mutation] = [
     *found.all_found(),
@@ -18,6 +18,11 @@ ALL: list[Mutation] = [
     *values.SCALES,
     *values.ACTIVATION,
     *values.SUMS,
+    *launches.STREAMS,
+    *launches.SIZES,
+    *launches.AGAIN,
+    *launches.ERRORS,
+    *launches.ARGUMENTS,
     *movement.PLACES,
     *movement.COSTS,
 ]

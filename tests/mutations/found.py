@@ -1,11 +1,11 @@
-"""Mutations of every barrier, shuffle mask and bound that the sources have: found in them, not listed."""
+"""Mutations found in the sources, not listed: every barrier, shuffle mask and bound; controls."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from mutations import CUDA, Mutation
+from mutations import CONTROL, CUDA, Mutation
 
 SHADOWED = {"launch.cuh", "vec.cuh"}  # the emulator has its own
 BARRIER = "__syncthreads();"
@@ -79,8 +79,27 @@ def bounds() -> Iterator[Mutation]:
                 changed[f"bound off by one ({i + 1})"] = before + further + after
             for kind, new in changed.items():
                 head = call[: call.rindex(predicate)]
-                yield Mutation(kind.split(" (")[0], f"{where}: {predicate} -> {new}", file, call, f"{head}{new})", times)
+                name = f"{where}: {predicate} -> {new}"
+                yield Mutation(kind.split(" (")[0], name, file, call, f"{head}{new})", times)
+
+
+def unwritten_sums() -> Iterator[Mutation]:
+    """The column sums of one tile more than there are: nobody writes them, and poison is a small number."""
+    file = "passes.cuh"
+    from_allocation_to_use = r"row_tiles\)? \* args\.out_cols.*?add_sums\(context, sums, row_tiles"
+    old = re.search(from_allocation_to_use, (CUDA / file).read_text(), re.S)[0]
+    new = re.sub("^row_tiles", "(row_tiles + 1)", old) + " + 1"
+    yield Mutation("unwritten memory", "sums of a tile that is not there", file, old, new)
+
+
+def controls() -> Iterator[Mutation]:
+    """Each unit compiled and linked as its mutants are, and nothing wrong with it."""
+    for file, text in sources():
+        if file.endswith(".cu") and file != "device.cu":  # which asks the machine, and is not emulated
+            old = text.split("\n", 1)[0]
+            times, reason = text.count(old), "nothing is changed but a comment"
+            yield Mutation(CONTROL, file, file, old, f"{old}  // the same", times, 0, survives=reason)
 
 
 def all_found() -> list[Mutation]:
-    return [*barriers(), *masks(), *bounds()]
+    return [*barriers(), *masks(), *bounds(), *unwritten_sums(), *controls()]
