@@ -39,3 +39,18 @@ def test_sample_is_noticed() -> None:
     done = subprocess.run([sys.executable, str(program), "--only", only], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(SAMPLE)} mutations" in done.stdout
+
+
+def test_a_mutant_that_cannot_be_loaded_is_not_tried() -> None:
+    """Tests that fail because there is no module to test have noticed nothing."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import mutants; from mutations import Mutation\n"
+        "old = '__global__ void probe_kernel() {'\n"
+        "new = 'void undefined(); ' + old + ' undefined();'\n"
+        "mutation = Mutation('no fault', 'undefined symbol', 'state.cu', old, new)\n"
+        "verdict = mutants.verdict_on(mutation, mutants.Emulator.built())\n"
+        "print(verdict.outcome, verdict.error)\n"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.startswith("NOT TRIED") and "undefined symbol" in done.stdout, done.stdout + done.stderr
