@@ -41,9 +41,9 @@ class OneThreadIfSmall {
   int previous_ = 0;
 };
 
-// BLAS is column-major: c^T[n, m] = b[n, k] * a[m, k]^T.
 int threads() { return int(torch::stable::get_num_threads()); }
 
+// BLAS is column-major: c^T[n, m] = b[n, k] * a[m, k]^T.
 template <class T, class Gemm>
 void blas(Gemm gemm, int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb,
           bool accumulate, float* c, int64_t ldc) {
@@ -62,7 +62,6 @@ void bf16_gemm_blas(int64_t m, int64_t n, int64_t k, const uint16_t* a, int64_t 
                     bool accumulate, float* c, int64_t ldc) {
   blas(gemm_bf16bf16f32_, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
 }
-
 
 Tensor wrap(const float* data, int64_t rows, int64_t cols, int64_t row_stride, int64_t col_stride) {
   const int64_t sizes[] = {rows, cols}, strides[] = {row_stride, col_stride};

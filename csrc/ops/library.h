@@ -13,7 +13,8 @@
 
 #define TRANSCAST_OPS(m) STABLE_TORCH_LIBRARY_IMPL(TRANSCAST_NAMESPACE, TRANSCAST_KEY, m)
 #if defined(TRANSCAST_NO_SCHEMAS)
-#define TRANSCAST_SCHEMAS(m) [[maybe_unused]] static void schemas_of_another_library(torch::stable::detail::StableLibrary& m)
+#define TRANSCAST_SCHEMAS(m) \
+  [[maybe_unused]] static void schemas_of_another_library(torch::stable::detail::StableLibrary& m)
 #else
 #define TRANSCAST_SCHEMAS(m) STABLE_TORCH_LIBRARY_FRAGMENT(TRANSCAST_NAMESPACE, m)
 #endif
