@@ -1,5 +1,5 @@
-// Finishing without a second launch: every block adds its amax to a slot, the last one to arrive writes what follows from
-// the whole matrix's amax.
+// Finishing without a second launch: every block adds its amax to a slot, the last one to arrive writes what follows
+// from the whole matrix's amax.
 #pragma once
 
 #include "core/fp8.h"
@@ -9,15 +9,17 @@
 namespace transcast::cuda {
 
 constexpr int kMaxWarps = 16;
+constexpr int kSumWarps = 4;  // of the smallest tile: column sums of larger ones are put together from these
 
-// Zeroed between uses: the block that finishes leaves amax and ticket at 0. 32 bytes, so that slots share no sector.
+// Zeroed between uses: the block that finishes leaves amax and ticket at 0. Whose it is: state.cu. 32 bytes, so that
+// slots share no sector.
 struct alignas(32) Slot {
   uint32_t amax;
   uint32_t ticket;
   float scale;  // current scaling: what the cast after the amax pass reads
 };
 
-// What the last block writes. Null outputs are not written.
+// What the last block writes. Null outputs are not written; without scale_inv no scale is made.
 struct Finish {
   Global<Slot> slot;
   Global<const float> given_scale;  // or null: the scale is made from amax
@@ -49,11 +51,12 @@ __device__ __forceinline__ void publish(Maxima& maxima, uint32_t amax) {
 }
 
 __device__ __forceinline__ void write_results(const Finish& finish, uint32_t amax) {
+  stg(finish.amax, canonical(float_of(amax)), finish.amax.address != nullptr);
+  if (finish.scale_inv.address == nullptr) return;
   const bool given = finish.given_scale.address != nullptr;
   const float scale = given ? ldg(finish.given_scale, true) : scale_from_amax(amax, finish.format_max, finish.rule);
   const float scale_inv = scale_inv_of(scale, amax);
-  stg(finish.amax, canonical(float_of(amax)), finish.amax.address != nullptr);
-  stg(finish.scale_inv, scale_inv, finish.scale_inv.address != nullptr);
+  stg(finish.scale_inv, scale_inv, true);
   stg(finish.scale_inv_t, scale_inv, finish.scale_inv_t.address != nullptr);
   stg(finish.scale_word(), scale, !given);
 }

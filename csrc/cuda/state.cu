@@ -1,8 +1,10 @@
 #include "cuda/state.h"
 
 #include <array>
-#include <atomic>
+#include <functional>
+#include <map>
 #include <mutex>
+#include <vector>
 
 #include "cuda/error.h"
 #include "cuda/finish.cuh"
@@ -10,21 +12,15 @@
 namespace transcast::cuda {
 namespace {
 
-// Two ops meet in one slot only if this many others were started while the first one was running: a launch takes
-// microseconds to issue and a kernel of this library milliseconds at most.
-constexpr uint32_t kSlots = 4096;
-
 __global__ void probe_kernel() {}
 
-struct Device {
-  std::once_flag asked, allocated;
+struct DeviceState {
+  std::once_flag asked;
   DeviceFigures figures;
-  Slot* ring;
-  std::atomic<uint32_t> next{0};
 };
 
-Device& device_of(const CudaContext& context) {
-  static std::array<Device, kMaxDevices> devices;
+DeviceState& state_of(const CudaContext& context) {
+  static std::array<DeviceState, kMaxDevices> devices;
   return devices.at(size_t(context.device));
 }
 
@@ -35,40 +31,124 @@ int attribute(cudaDeviceAttr which, int device) {
 }
 
 int arch_of(int device) {
-  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) + attribute(cudaDevAttrComputeCapabilityMinor, device);
+  const int major = attribute(cudaDevAttrComputeCapabilityMajor, device);
+  return 10 * major + attribute(cudaDevAttrComputeCapabilityMinor, device);
 }
 
-void ask(Device& state, int device) {
+[[noreturn]] void refuse_device(int device) {
+  const int arch = arch_of(device);
+  const std::string capability = std::to_string(arch / 10) + "." + std::to_string(arch % 10);
+  throw std::runtime_error("transcast: cuda:" + std::to_string(device) + " has compute capability " + capability +
+                           ", for which this build has no code; it was built for " TRANSCAST_CUDA_ARCHS
+                           ". FP8 needs 8.9 or later, and TORCH_CUDA_ARCH_LIST chooses what is built");
+}
+
+void ask(DeviceState& state, int device) {
   cudaFuncAttributes attributes;
   const cudaError_t status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(probe_kernel));
   if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
     (void)cudaGetLastError();
-    const int arch = arch_of(device);
-    throw std::runtime_error("transcast: this build has no code for compute capability " + std::to_string(arch / 10) + "." +
-                             std::to_string(arch % 10) + " of cuda:" + std::to_string(device) + ", only for " TRANSCAST_CUDA_ARCHS
-                             "; FP8 needs 8.9 or later, and TORCH_CUDA_ARCH_LIST chooses what is built");
+    refuse_device(device);
   }
   check(status, "cudaFuncGetAttributes");
   state.figures = {arch_of(device), attribute(cudaDevAttrMultiProcessorCount, device),
                    attribute(cudaDevAttrL2CacheSize, device)};
 }
 
-// Waits for the zeroes once, because every stream of the device will use the ring. cudaMalloc is allowed while another
-// thread captures a graph, if this thread says that it is no part of it.
-void allocate(Device& state, const CudaContext& context) {
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
-  const cudaError_t status = cudaMalloc(reinterpret_cast<void**>(&state.ring), kSlots * sizeof(Slot));
-  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
-  check(status, "cudaMalloc");
-  check(cudaMemsetAsync(state.ring, 0, kSlots * sizeof(Slot), stream_of(context)), "cudaMemsetAsync");
-  check(cudaStreamSynchronize(stream_of(context)), "cudaStreamSynchronize");
+// ---- Slots of eager ops.
+//
+// An op needs its slot from its first launch until its last one has run. Launches of one thread on one stream run in
+// the order in which they were issued, so a slot that only they use is free again whenever one of their ops begins:
+// each pair of thread and stream has one. Not each stream: another thread may issue launches of its op between two of this
+// one's. Nor do ops take turns in a ring: an op may wait for other streams for any length of time, and one that got its
+// slot meanwhile would damage both, and all that come after them.
+
+struct StreamKey {
+  int device;
+  unsigned long long stream;  // cudaStreamGetId: unlike a handle it is not given out again
+  bool operator<(const StreamKey& other) const {
+    return device != other.device ? device < other.device : stream < other.stream;
+  }
+};
+
+constexpr int64_t kChunkSlots = 4096;
+
+class SlotPool {
+ public:
+  Slot* take(const CudaContext& context, const StreamKey& key) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (std::vector<Slot*>& left = left_[key]; !left.empty()) {
+      Slot* slot = left.back();
+      left.pop_back();
+      return slot;
+    }
+    Chunk& chunk = chunks_.at(size_t(context.device));
+    if (chunk.next == chunk.end) {
+      Slot* slots = allocate();
+      chunk = {slots, slots + kChunkSlots};
+    }
+    // Zeroed in the order of the stream that will use it: nothing waits. A slot counts as taken only after that.
+    check(cudaMemsetAsync(chunk.next, 0, sizeof(Slot), stream_of(context)), "cudaMemsetAsync");
+    return chunk.next++;
+  }
+
+  // By a thread that ends. Whoever takes the slot next issues its launches behind that thread's, on the same stream.
+  void give_back(const StreamKey& key, Slot* slot) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    left_[key].push_back(slot);
+  }
+
+ private:
+  struct Chunk {
+    Slot *next, *end;
+  };
+
+  // cudaMalloc is allowed while another thread captures a graph, if this thread says that it is no part of it.
+  static Slot* allocate() {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+    void* slots = nullptr;
+    const cudaError_t status = cudaMalloc(&slots, kChunkSlots * sizeof(Slot));
+    check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+    check(status, "cudaMalloc");
+    return static_cast<Slot*>(slots);
+  }
+
+  std::mutex mutex_;
+  std::map<StreamKey, std::vector<Slot*>> left_;
+  std::array<Chunk, kMaxDevices> chunks_{};
+};
+
+// Never destroyed: threads may end after static objects do, and then give their slots back.
+SlotPool& pool() {
+  static SlotPool& pool = *new SlotPool;
+  return pool;
 }
+
+class SlotsOfThread {
+ public:
+  ~SlotsOfThread() {
+    for (const auto& [key, slot] : slots_) pool().give_back(key, slot);
+  }
+
+  Slot* of_stream(const CudaContext& context) {
+    StreamKey key{context.device, 0};
+    check(cudaStreamGetId(stream_of(context), &key.stream), "cudaStreamGetId");
+    const auto known = slots_.find(key);
+    if (known != slots_.end()) return known->second;
+    Slot* slot = pool().take(context, key);
+    slots_.emplace(key, slot);
+    return slot;
+  }
+
+ private:
+  std::map<StreamKey, Slot*> slots_;
+};
 
 }  // namespace
 
 const DeviceFigures& figures(const CudaContext& context) {
-  Device& state = device_of(context);
+  DeviceState& state = state_of(context);
   std::call_once(state.asked, ask, std::ref(state), context.device);
   return state.figures;
 }
@@ -81,9 +161,8 @@ Slot* take_slot(const CudaContext& context) {
     check(cudaMemsetAsync(slot, 0, sizeof(Slot), stream_of(context)), "cudaMemsetAsync");
     return static_cast<Slot*>(slot);
   }
-  Device& state = device_of(context);
-  std::call_once(state.allocated, allocate, std::ref(state), std::cref(context));
-  return state.ring + state.next.fetch_add(1, std::memory_order_relaxed) % kSlots;
+  thread_local SlotsOfThread slots;
+  return slots.of_stream(context);
 }
 
 }  // namespace transcast::cuda

@@ -67,10 +67,11 @@ ENDS = [
     M("slot not reset", "the ticket runs on", FINISH, "blocks - 1) != blocks", "0xffffffffu) != blocks"),
     M("slot not zeroed", "of a captured op", STATE,
       '    check(cudaMemsetAsync(slot, 0, sizeof(Slot), stream_of(context)), "cudaMemsetAsync");\n', ""),
-    M("slot not zeroed", "half of the ring", STATE, "0, kSlots * sizeof(Slot), stream", "0, kSlots * sizeof(Slot) / 2, stream"),
+    M("slot not zeroed", "of an eager op", STATE,
+      '    check(cudaMemsetAsync(chunk.next, 0, sizeof(Slot), stream_of(context)), "cudaMemsetAsync");\n', ""),
     M("slot not zeroed", "of many matrices", MULTI,
       '  check(cudaMemsetAsync(slots, 0, size_t(bytes), stream_of(context)), "cudaMemsetAsync");\n', ""),
-    M("slot shared", "by all ops", STATE, "fetch_add(1,", "fetch_add(0,",
+    M("slot shared", "by all ops", STATE, "chunk.next++;", "chunk.next;",
       survives="ops that follow each other leave the slot as they found it; only streams side by side would meet in it, and "
       "the emulator has one"),
     M("slot shared", "by all matrices", MULTI, "finish.slot = jobs.slots + index;", "finish.slot = jobs.slots;"),
@@ -79,14 +80,14 @@ ENDS = [
     M("slot shared", "scale of the first matrix", MULTI, "&(jobs.slots + index).address->scale", "&jobs.slots.address->scale"),
     M("job boundary", "off by one tile", MULTI, "first_tile <= block ?", "first_tile < block ?"),
     M("job boundary", "the last job is never found", MULTI, "high = jobs.count;", "high = jobs.count - 1;"),
-    M("job boundary", "waits for all blocks", MULTI, "maxima, tiles_of(job.rows, job.columns));", "maxima, gridDim.x);"),
-    M("job boundary", "an empty matrix has no tile", MULTI, "column_tiles == 0 ? 1u :", "column_tiles == 0 ? 0u :"),
+    M("job boundary", "waits for all blocks", MULTI, "maxima, uint32_t(tiles_of(job.rows, job.columns)));", "maxima, gridDim.x);"),
+    M("job boundary", "an empty matrix has no tile", MULTI, "column_tiles == 0 ? 1 :", "column_tiles == 0 ? 0 :"),
     M("job boundary", "tiles counted from the launch's first", MULTI, "blockIdx.x - job.first_tile", "blockIdx.x"),
     M("order of sums", "slabs in the order of arrival", "sums.cu", "  for (int w = 0; w < kWarps; ++w) sum += lds(smem.slab[w][lane]);",
       "  static int arrivals;\n  const int begin = arrivals++;\n"
       "  for (int w = 0; w < kWarps; ++w) sum += lds(smem.slab[(w + begin) % kWarps][lane]);"),
     M("order of sums", "warps in the order of arrival", CAST,
-      "    for (int w = 0; w < warps; ++w) sum += lds(smem.sums[w][element * kPitch + owner]);",
-      "    static int arrivals;\n    const int begin = arrivals++;\n    for (int w = 0; w < warps; ++w)\n"
-      "      sum += lds(smem.sums[(w + begin) % warps][element * kPitch + owner]);"),
+      "    float sum = four(0);\n    if (warps >= 8) sum += four(4);\n    if (warps == 16) sum += four(8) + four(12);\n",
+      "    static int arrivals;\n    const int begin = 4 * arrivals++;\n    float sum = 0;\n"
+      "    for (int w = 0; w < warps; w += 4) sum += four((w + begin) % warps);\n"),
 ]  # fmt: skip
