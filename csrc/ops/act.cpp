@@ -15,7 +15,7 @@ Act act_named(const char* op, const std::string& name) {
 }
 
 // An operand that has one element for each of the value: its dtype, shape and device are settled by x.
-Matrix operand(const char* argument, const Tensor& tensor, Input& value) {
+Matrix operand(const char* argument, const Tensor& tensor, const Input& value) {
   const char* op = value.op;
   const DType expected = value.args.x.dtype;
   check(dtype_of(tensor) == code_of(expected), op, argument, "must have the dtype of x, ",
@@ -23,10 +23,10 @@ Matrix operand(const char* argument, const Tensor& tensor, Input& value) {
   check(sizes_of(tensor) == value.sizes, op, argument, "must have the shape of the activation's value, ",
         shape_name(value.sizes), ", got ", shape_name(tensor));
   check_same_device(op, argument, tensor, value.x);
-  return matrix(op, argument, tensor, value.views.emplace_back());
+  return checked_matrix(op, argument, tensor);
 }
 
-// x holds [gate | up]: both become matrices with its stride.
+// x holds [gate | up].
 void split(Input& value) {
   CastArgs& args = value.args;
   check(!value.sizes.empty(), value.op, "x", "must have at least one dimension, [gate | up], got shape ()");
@@ -35,8 +35,6 @@ void split(Input& value) {
   value.sizes.back() /= 2;
   args.x.cols /= 2;
   args.up = args.x;
-  if (args.x.data == nullptr) return;  // no elements
-  args.up.data = static_cast<const char*>(args.x.data) + args.x.cols * int64_t(size_of(args.x.dtype));
 }
 
 Input activated(const char* op, const Tensor& x, const std::string& act, const Maybe& up, Wants wants) {
@@ -46,6 +44,7 @@ Input activated(const char* op, const Tensor& x, const std::string& act, const M
     check(!up, op, "up", "must be None unless act is swiglu, got a tensor beside ", act);
   } else if (up) {
     value.args.up = operand("up", *up, value);
+    value.up = *up;
   } else {
     split(value);
   }
@@ -55,6 +54,7 @@ Input activated(const char* op, const Tensor& x, const std::string& act, const M
 Input differentiated(const char* op, const Tensor& g, const Tensor& x, const std::string& act, const Maybe& up) {
   Input gradient = activated(op, x, act, up, kWithDbias);
   gradient.args.g = operand("g", g, gradient);
+  gradient.g = g;
   gradient.args.gradient = true;
   gradient.sizes.back() = gradient.args.out_cols();
   return gradient;

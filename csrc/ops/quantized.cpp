@@ -3,7 +3,27 @@
 namespace transcast::ops {
 namespace {
 
+void place(Matrix& matrix, const Tensor& tensor, Input& input) {
+  const View& v = input.views.emplace_back(view(tensor));
+  matrix.data = v.data;
+  matrix.stride = v.stride;
+}
+
+void place_operands(Input& input) {
+  CastArgs& args = input.args;
+  place(args.x, input.x, input);
+  if (input.up) {
+    place(args.up, *input.up, input);
+  } else if (args.act == Act::swiglu) {  // x holds [gate | up]: both have its stride
+    args.up.stride = args.x.stride;
+    if (args.x.data == nullptr) return;  // no elements
+    args.up.data = static_cast<const char*>(args.x.data) + args.x.cols * int64_t(size_of(args.x.dtype));
+  }
+  if (input.g) place(args.g, *input.g, input);
+}
+
 Quantized allocate(Input& input, Format format) {
+  place_operands(input);
   const Tensor& x = input.x;
   CastArgs& args = input.args;
   Quantized out{empty(x, input.sizes, code_of(format)), empty_scalar(x), {}, {}, {}, {}};
@@ -23,10 +43,19 @@ Quantized allocate(Input& input, Format format) {
 
 }  // namespace
 
+Matrix checked_matrix(const char* op, const char* argument, const Tensor& tensor) {
+  const DType dtype = high_precision(op, argument, dtype_of(tensor));
+  check_aligned(op, argument, tensor);
+  const auto sizes = tensor.sizes();
+  Matrix matrix{nullptr, dtype, 1, sizes.size() == 0 ? 1 : sizes[sizes.size() - 1], 0};
+  for (size_t d = 0; d + 1 < sizes.size(); ++d) matrix.rows *= sizes[d];
+  return matrix;
+}
+
 Input input(const char* op, const Tensor& x, Wants wants, const char* argument) {
   check(!wants.q_t || x.dim() >= 1, op, argument, "must have at least one dimension to be transposed, got shape ()");
-  Input result{op, wants, x, {}, sizes_of(x), {}};
-  result.args.x = matrix(op, argument, x, result.views.emplace_back());
+  Input result{op, wants, x, {}, sizes_of(x), {}, {}, {}};
+  result.args.x = checked_matrix(op, argument, x);
   return result;
 }
 
