@@ -194,13 +194,13 @@ def test_dbias_sums_what_is_not_scaled(once):
 
 
 def test_a_slot_is_left_as_it_was_found(once):
-    """More ops than there are slots in the ring: each begins at zero again."""
+    """One slot serves all of them: each op begins at zero again."""
     x = torch.full((1,), 3.0)
     once.run("amax", x)
     big, small = torch.full((4, 256 * 32), 1e30), torch.full((4, 256 * 32), 1e-30)
     for _ in range(40):
         assert once.run("amax", big).item() == big[0, 0].item()
-    for _ in range(4096):
+    for _ in range(100):
         assert once.ops.amax(x).item() == 3.0
     for _ in range(40):
         assert once.run("amax", small).item() == small[0, 0].item()

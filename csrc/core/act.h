@@ -48,8 +48,8 @@ TRANSCAST_HD float dgelu_tanh(float x) {
 // -Inf gives NaN (-Inf * 0), as an Inf that meets a zero gate should: it is not lost.
 TRANSCAST_HD float silu(float x) { return x * sigmoid(x); }
 
-// Its derivative: s (1 + x (1 - s)). Beyond |x| = 110 it is 1 or 0 to the last bit, and Inf * 0 would be NaN. The sigmoid
-// is that of x itself, so that silu(x) beside it costs no second one.
+// Its derivative: s (1 + x (1 - s)). Beyond |x| = 110 it is 1 or 0 to the last bit, and Inf * 0 would be NaN. The
+// sigmoid is that of x itself, so that silu(x) beside it costs no second one.
 TRANSCAST_HD float dsilu(float x) {
   const float s = sigmoid(x);
   x = x > 110.0f ? 110.0f : x;

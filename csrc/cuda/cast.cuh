@@ -8,7 +8,7 @@ namespace transcast::cuda {
 
 constexpr int64_t kUnbounded = INT64_MAX;
 
-// How many columns of some consecutive rows lie in a segment: `width` of each, until all `left` are used up.
+// How many columns of some consecutive rows lie in a segment: clamp(left - 256 row, 0, width) of the row-th.
 struct Valid {
   int left, width;
   TRANSCAST_HD int operator[](int row) const {
@@ -22,7 +22,7 @@ struct Extent {
   int64_t rows, columns;
   int64_t elements;       // contiguous data; else kUnbounded
   uint32_t column_tiles;  // at least 1
-  // Rows count as 256 columns each but the last one, so that every row but that has its whole width.
+  // left = 256 * (whole rows before the last one) + what the last one has: every row but the last has its width then.
   TRANSCAST_HD Valid valid_from(int64_t row, int64_t column) const {
     const int64_t rows_left = rows - row, columns_left = columns - column;
     const int width = columns_left < kSegment ? int(columns_left) : kSegment;
@@ -32,8 +32,19 @@ struct Extent {
   }
 };
 
-// body(r, valid, v) for the kRows rows from `first`, r counting from 0: the values of this lane. Rows are loaded a batch at
-// a time, before the first of them is used; kUnroll batches are unrolled.
+// Nothing uses `first` before `last` is loaded, so that the loads between are issued together: ptxas spreads them over
+// the first row's arithmetic where that is long, and each is waited for by itself. What is added is zero, as blocks
+// have one dimension; the compiler does not know.
+__device__ __forceinline__ void keep_together(uint4& first, const uint4& last) {
+  const uint32_t none = blockDim.y - 1;
+  first.x |= last.x & none;
+  first.y |= last.x & none;
+  first.z |= last.x & none;
+  first.w |= last.x & none;
+}
+
+// body(r, valid, v) for the kRows rows from `first`, r counting from 0: the values of this lane. Rows are loaded a
+// batch at a time, before the first of them is used; kUnroll batches are unrolled.
 template <int kRows, int kUnroll, class Access, class Source, class Body>
 __device__ __forceinline__ void for_rows(const Source& source, const Extent& extent, int64_t first, int64_t column,
                                          int lane, Body body) {
@@ -61,6 +72,9 @@ __device__ __forceinline__ void for_rows(const Source& source, const Extent& ext
       for (int i = 0; i < kOperands; ++i) {
         raw[r][i] = load_segment<T>(Access{}, source.operand[i], row_start(i, batch + r), valid[batch + r], lane);
       }
+    }
+    if constexpr (Source::kLong && kBatch > 1) {
+      keep_together(raw[0][0].chunk[0], raw[kBatch - 1][kOperands - 1].chunk[0]);
     }
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) {
@@ -131,8 +145,8 @@ __global__ void __launch_bounds__(32 * kRowWarps, 1)
 
 // ---- Tiles: q, its transpose, and column sums.
 //
-// Block: 4, 8 or 16 warps, each with 8 rows x 256 columns; a thread holds 8 rows x 8 columns of codes. Shared memory: the
-// tile once, as columns. Per element: the operands read once, two bytes written. Column sums leave as one row of
+// Block: 4, 8 or 16 warps, each with 8 rows x 256 columns; a thread holds 8 rows x 8 columns of codes. Shared memory:
+// the tile once, as columns. Per element: the operands read once, two bytes written. Column sums leave as one row of
 // partial sums per tile.
 
 template <class Source>
@@ -146,7 +160,8 @@ struct TileArgs {
   Global<const float> scale;
 };
 
-// Sums over the tile's rows: each thread has those of its warp's rows, the block adds warp after warp.
+// Sums over the tile's rows: each thread has those of its warp's rows, the block adds four warps and then pairs of such
+// sums, so that a tall tile gives what sums.cu makes of short ones.
 template <class T>
 __device__ __forceinline__ void store_sums(TileSmem& smem, const float (&sums)[8], Global<float> out, int64_t column,
                                            int64_t columns) {
@@ -158,13 +173,19 @@ __device__ __forceinline__ void store_sums(TileSmem& smem, const float (&sums)[8
   for (int c = threadIdx.x; c < kSegment; c += blockDim.x) {
     const int element = Lanes<T>::kHalves ? c / 128 * 4 + c % 4 : c % 8;
     const int owner = Lanes<T>::kHalves ? c % 128 / 4 : c / 8;
-    float sum = 0;
-    for (int w = 0; w < warps; ++w) sum += lds(smem.sums[w][element * kPitch + owner]);
+    const auto four = [&](int w) {
+      const float(&of_warp)[kMaxWarps][8 * 40] = smem.sums;
+      const int at = element * kPitch + owner;
+      return ((lds(of_warp[w][at]) + lds(of_warp[w + 1][at])) + lds(of_warp[w + 2][at])) + lds(of_warp[w + 3][at]);
+    };
+    float sum = four(0);
+    if (warps >= 8) sum += four(4);
+    if (warps == 16) sum += four(8) + four(12);
     stg(out + (column + c), sum, column + c < columns);
   }
 }
 
-// One tile. Returns the thread's amax, after a barrier behind publish().
+// One tile. What its threads publish in smem.maxima lies behind a barrier afterwards.
 template <class Source, class Access, class Fp8, bool kSums>
 __device__ __forceinline__ void cast_tile(const TileArgs<Source>& args, uint32_t tile, TileSmem& smem) {
   using T = typename Source::Element;
@@ -214,7 +235,8 @@ __device__ __forceinline__ void cast_tile(const TileArgs<Source>& args, uint32_t
       }
     }
     __syncthreads();
-    const Transposed out{args.transposed.q_t + part * args.extent.columns * args.transposed.stride, args.transposed.stride};
+    const int64_t stride = args.transposed.stride;
+    const Transposed out{args.transposed.q_t + part * args.extent.columns * stride, stride};
     store_transposed<8>(smem, out, tile_row, column, args.extent.columns,
                         [](int lane) { return 8 * Lanes<T>::octet(lane); });
     if constexpr (kSums) {

@@ -1,5 +1,6 @@
-// quantize_transpose of many matrices: one launch for all amaxes, one for all casts, however many matrices there are and
-// whatever their shapes. Each block looks up the matrix that its tile belongs to in a table which travels as the kernel's
+// quantize_transpose of many matrices: one launch for all amaxes, one for all casts, however many matrices there are
+// and whatever their shapes; and another pair for those that are not aligned, so that one of them does not slow all
+// others down. Each block looks up the matrix that its tile belongs to in a table which travels as the kernel's
 // argument: nothing to copy first, and nothing that a graph replay could find changed.
 #include <algorithm>
 #include <vector>
@@ -43,13 +44,13 @@ __device__ __forceinline__ uint32_t job_of(const Jobs& jobs, uint32_t block) {
 }
 
 __device__ __forceinline__ Extent extent_of(const Job& job) {
-  const uint32_t column_tiles = uint32_t((job.columns + kSegment - 1) / kSegment);
+  const uint32_t column_tiles = uint32_t(ceil_div(job.columns, kSegment));
   return {job.rows, job.columns, kUnbounded, column_tiles ? column_tiles : 1};
 }
 
-TRANSCAST_HD uint32_t tiles_of(int64_t rows, int64_t columns) {
-  const int64_t row_tiles = (rows + kTileRows - 1) / kTileRows, column_tiles = (columns + kSegment - 1) / kSegment;
-  return row_tiles == 0 || column_tiles == 0 ? 1u : uint32_t(row_tiles * column_tiles);
+TRANSCAST_HD int64_t tiles_of(int64_t rows, int64_t columns) {
+  const int64_t row_tiles = ceil_div(rows, kTileRows), column_tiles = ceil_div(columns, kSegment);
+  return row_tiles == 0 || column_tiles == 0 ? 1 : row_tiles * column_tiles;
 }
 
 template <class T, class Access>
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1) multi_amax_kernel(const __g
   finish.format_max = jobs.format_max;
   finish.scale_inv = job.scale_inv;
   finish.scale_inv_t = job.scale_inv_t;
-  finish_block(finish, maxima, tiles_of(job.rows, job.columns));
+  finish_block(finish, maxima, uint32_t(tiles_of(job.rows, job.columns)));
 }
 
 template <class T, class Access, class Fp8>
@@ -95,10 +96,10 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1) multi_cast_kernel(const __g
 
 Job job_of(const CastArgs& args, uint32_t first_tile) {
   const Matrix& x = args.x;
-  return {input(x, args.scale_inv), x.rows, x.cols, {args.q}, {args.q_t}, {args.scale_inv}, {args.scale_inv_t}, first_tile};
+  return {input(x), x.rows, x.cols, {args.q}, {args.q_t}, {args.scale_inv}, {args.scale_inv_t}, first_tile};
 }
 
-template <class T>
+template <class T, class Access>
 void run(const CudaContext& context, const std::vector<const CastArgs*>& matrices, ScaleRule rule) {
   if (matrices.empty()) return;
   const Format format = matrices[0]->format;
@@ -112,22 +113,28 @@ void run(const CudaContext& context, const std::vector<const CastArgs*>& matrice
     jobs.rule = rule;
     jobs.format_max = format_max(format);
     uint32_t tiles = 0;
-    bool aligned = true;  // one matrix that is not makes all of these take the other kernels, with the same traffic
     for (uint32_t i = 0; i < jobs.count; ++i) {
       const CastArgs& args = *matrices[done + i];
       jobs.job[i] = job_of(args, tiles);
-      tiles += tiles_of(args.x.rows, args.x.cols);
-      aligned = aligned && is_aligned<T>(args.x) && args.x.cols % 8 == 0;
+      tiles = block_count(tiles + tiles_of(args.x.rows, args.x.cols));
     }
     const dim3 grid(tiles), block(32 * kMaxWarps);
-    launch(aligned ? multi_amax_kernel<T, Aligned> : multi_amax_kernel<T, Unaligned>, grid, block, sizeof(Maxima),
-           stream_of(context), jobs);
+    launch(multi_amax_kernel<T, Access>, grid, block, sizeof(Maxima), stream_of(context), jobs);
     visit(format, [&](auto fp8) {
-      using Fp8 = decltype(fp8);
-      launch(aligned ? multi_cast_kernel<T, Aligned, Fp8> : multi_cast_kernel<T, Unaligned, Fp8>, grid, block,
-             sizeof(TileSmem), stream_of(context), jobs);
+      launch(multi_cast_kernel<T, Access, decltype(fp8)>, grid, block, sizeof(TileSmem), stream_of(context), jobs);
     });
   }
+}
+
+template <class T>
+void run_all_of(const CudaContext& context, const CastArgs* args, int64_t n, ScaleRule rule) {
+  std::vector<const CastArgs*> aligned, unaligned;
+  for (int64_t i = 0; i < n; ++i) {
+    const Matrix& x = args[i].x;
+    if (x.dtype == T::dtype) (is_aligned<T>(x) && x.cols % 8 == 0 ? aligned : unaligned).push_back(&args[i]);
+  }
+  run<T, Aligned>(context, aligned, rule);
+  run<T, Unaligned>(context, unaligned, rule);
 }
 
 }  // namespace
@@ -136,11 +143,7 @@ void run(const CudaContext& context, const std::vector<const CastArgs*>& matrice
 void multi_quantize(const Context& context, const CastArgs* args, int64_t n, ScaleRule rule) {
   using namespace cuda;
   for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-    std::vector<const CastArgs*> matrices;
-    for (int64_t i = 0; i < n; ++i) {
-      if (args[i].x.dtype == dtype) matrices.push_back(&args[i]);
-    }
-    visit(dtype, [&](auto t) { run<decltype(t)>(context, matrices, rule); });
+    visit(dtype, [&](auto t) { run_all_of<decltype(t)>(context, args, n, rule); });
   }
 }
 

@@ -15,27 +15,23 @@ void visit_source(const CastArgs& args, Body&& body) {
   });
 }
 
-template <class Source>
-Passes<Source> passes_of(const Operands<Source>&);
-
 }  // namespace
 
 template <>
 void amax_pass<Kind::activation>(const CudaContext& context, const CastArgs& args, const Finish& finish) {
-  visit_source(args, [&](const auto& operands) { decltype(passes_of(operands))::amax(context, args, operands, finish); });
+  visit_source(args, [&](const auto& operands) { amax_rows(context, args, operands, finish); });
 }
 
 template <>
-void cast_pass<Kind::activation>(const CudaContext& context, const CastArgs& args, Global<const float> scale, bool again,
-                                 const Finish& finish) {
+void cast_pass<Kind::activation>(const CudaContext& context, const CastArgs& args, Global<const float> scale,
+                                 bool again, const Finish& finish) {
   visit_source(args, [&](const auto& operands) {
     visit(args.format, [&](auto fp8) {
-      using Pass = decltype(passes_of(operands));
       using Fp8 = decltype(fp8);
       if (args.q_t) {
-        Pass::template cast_transpose<Fp8, false>(context, args, operands, scale, again, finish);
+        cast_tiles<Fp8, false>(context, args, operands, scale, again, finish);
       } else {
-        Pass::template cast<Fp8>(context, args, operands, scale, again, finish);
+        cast_rows<Fp8>(context, args, operands, scale, again, finish);
       }
     });
   });

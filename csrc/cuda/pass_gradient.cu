@@ -15,14 +15,11 @@ void visit_source(const CastArgs& args, Body&& body) {
   });
 }
 
-template <class Source>
-Passes<Source> passes_of(const Operands<Source>&);
-
 }  // namespace
 
 template <>
 void amax_pass<Kind::gradient>(const CudaContext& context, const CastArgs& args, const Finish& finish) {
-  visit_source(args, [&](const auto& operands) { decltype(passes_of(operands))::amax(context, args, operands, finish); });
+  visit_source(args, [&](const auto& operands) { amax_rows(context, args, operands, finish); });
 }
 
 // The only ops with gradients write q, q_t and dbias.
@@ -31,8 +28,7 @@ void cast_pass<Kind::gradient>(const CudaContext& context, const CastArgs& args,
                                const Finish& finish) {
   visit_source(args, [&](const auto& operands) {
     visit(args.format, [&](auto fp8) {
-      decltype(passes_of(operands))::template cast_transpose<decltype(fp8), true>(context, args, operands, scale, again,
-                                                                                  finish);
+      cast_tiles<decltype(fp8), true>(context, args, operands, scale, again, finish);
     });
   });
 }

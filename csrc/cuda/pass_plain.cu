@@ -5,8 +5,7 @@ namespace transcast::cuda {
 template <>
 void amax_pass<Kind::plain>(const CudaContext& context, const CastArgs& args, const Finish& finish) {
   visit(args.x.dtype, [&](auto t) {
-    using Source = Plain<decltype(t)>;
-    Passes<Source>::amax(context, args, {{&args.x}}, finish);
+    amax_rows(context, args, Operands<Plain<decltype(t)>>{{&args.x}}, finish);
   });
 }
 
@@ -15,15 +14,14 @@ void cast_pass<Kind::plain>(const CudaContext& context, const CastArgs& args, Gl
                             const Finish& finish) {
   visit(args.x.dtype, [&](auto t) {
     visit(args.format, [&](auto fp8) {
-      using Pass = Passes<Plain<decltype(t)>>;
       using Fp8 = decltype(fp8);
       const Operands<Plain<decltype(t)>> operands{{&args.x}};
       if (args.dbias) {
-        Pass::template cast_transpose<Fp8, true>(context, args, operands, scale, again, finish);
+        cast_tiles<Fp8, true>(context, args, operands, scale, again, finish);
       } else if (args.q_t) {
-        Pass::template cast_transpose<Fp8, false>(context, args, operands, scale, again, finish);
+        cast_tiles<Fp8, false>(context, args, operands, scale, again, finish);
       } else {
-        Pass::template cast<Fp8>(context, args, operands, scale, again, finish);
+        cast_rows<Fp8>(context, args, operands, scale, again, finish);
       }
     });
   });

@@ -1,5 +1,5 @@
-// The passes that amax, cast and quantize are made of. Each kind of source has a file of its own, so that they compile side
-// by side.
+// The passes that amax, cast and quantize are made of. Each kind of source has a file of its own, so that they compile
+// side by side.
 #pragma once
 
 #include "cuda/finish.cuh"
@@ -28,8 +28,8 @@ TRANSCAST_DECLARE_PASSES(Kind::activation)
 TRANSCAST_DECLARE_PASSES(Kind::gradient)
 #undef TRANSCAST_DECLARE_PASSES
 
-// dbias[c] = the sum of column c of sums [rows, columns].
-void add_sums(const CudaContext&, const float* sums, int64_t rows, int64_t columns, float* dbias);
+// dbias[c] = the sum of column c of sums [tiles, columns], one row for each tile of so many warps.
+void add_sums(const CudaContext&, const float* sums, int64_t tiles, int tile_warps, int64_t columns, float* dbias);
 
 // Calls body with the kind of source as a template argument.
 template <class Body>

@@ -3,9 +3,12 @@
 // Aligned: every row of the input starts at a 16-byte address, of q at an 8-byte one, and 8 divides the number of
 // columns. Whole chunks, nothing else.
 // Unaligned: any address and any number of columns. The input is read in the 16-byte chunks that cover it, each lane
-// passes its chunk on to its neighbour, and a shift brings the elements into place; q is written in 8-byte units the same
-// way, and the bytes before the first and after the last unit one by one, in one instruction.
+// passes its chunk on to its neighbour, and a shift brings the elements into place; q is written in 8-byte units the
+// same way, and the bytes before the first and after the last unit one by one, in one instruction.
 #pragma once
+
+#include <stdexcept>
+#include <string>
 
 #include "cuda/convert.cuh"
 #include "cuda/vec.cuh"
@@ -18,11 +21,21 @@ constexpr uint32_t kAllLanes = 0xffffffffu;
 struct Aligned {};
 struct Unaligned {};
 
+TRANSCAST_HD constexpr int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+// Tiles as a number of blocks. Only an expanded matrix, whose rows share their memory, can have more than a launch
+// takes.
+inline uint32_t block_count(int64_t tiles) {
+  if (tiles <= INT32_MAX) return uint32_t(tiles);
+  throw std::invalid_argument("transcast: x may take at most 2147483647 blocks of a CUDA launch, this one takes " +
+                              std::to_string(tiles) + "; split it");
+}
+
 // 64 bits: rows * stride passes 2^31 in matrices that people train on.
 TRANSCAST_HD int64_t offset_of(int64_t row, int64_t stride, int64_t column) { return row * stride + column; }
 
-// Which columns of a segment a lane loads, and which eight it owns once they are FP8 codes. FP32 is loaded in two halves
-// of 128 columns, so that a warp reads whole sectors; neighbours then swap four codes (own_codes).
+// Which columns of a segment a lane loads, and which eight it owns once they are FP8 codes. FP32 is loaded in two
+// halves of 128 columns, so that a warp reads whole sectors; neighbours then swap four codes (own_codes).
 template <class T>
 struct Lanes {
   static constexpr bool kHalves = Chunks<T>::kCount == 2;
@@ -48,19 +61,18 @@ __device__ __forceinline__ uint4 shuffle_down(uint4 v, int width) {
 template <int kBytes>
 __device__ __forceinline__ uint4 chunk_inside(const Input& x, Global<const uint8_t> at, bool wanted) {
   const bool inside = at.address >= x.data.address && at.address + 16 <= x.end.address;
-  uint4 chunk = ldg(at.as<const uint4>(), wanted && inside);
-  if (wanted && !inside) {
-    using Element = std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>;
-    uint32_t words[4] = {0, 0, 0, 0};
+  const uint4 chunk = ldg(at.as<const uint4>(), wanted && inside);
+  const bool edge = wanted && !inside;
+  if (!__any_sync(kAllLanes, edge)) return chunk;
+  using Element = std::conditional_t<kBytes == 4, uint32_t, std::conditional_t<kBytes == 2, uint16_t, uint8_t>>;
+  uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};  // zeros where there is an edge
 #pragma unroll
-    for (int byte = 0; byte < 16; byte += kBytes) {
-      const Global<const uint8_t> element = at + byte;
-      const bool ok = element.address >= x.data.address && element.address < x.end.address;
-      words[byte / 4] |= uint32_t(ldg(element.as<const Element>(), ok)) << (8 * (byte % 4));
-    }
-    chunk = make_uint4(words[0], words[1], words[2], words[3]);
+  for (int byte = 0; byte < 16; byte += kBytes) {
+    const Global<const uint8_t> element = at + byte;
+    const bool ok = edge && element.address >= x.data.address && element.address < x.end.address;
+    words[byte / 4] |= uint32_t(ldg(element.as<const Element>(), ok)) << (8 * (byte % 4));
   }
-  return chunk;
+  return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 // The bytes of a segment on their way: loads are issued for several rows before the first is used.
@@ -74,10 +86,11 @@ struct Raw<Unaligned, kCount> {
   uint4 next[kCount];  // of the last lane in a group: the chunk behind
 };
 
-// Lane i of a group of kGroup wants the 16 bytes at start + 16 i. The aligned chunks that hold them, of `valid` bytes in all:
+// Lane i of a group of kGroup wants the 16 bytes at start + 16 i, of `valid` bytes in all. The aligned chunks that hold
+// them:
 template <int kGroup, int kBytes>
-__device__ __forceinline__ void load_window(const Input& x, Global<const uint8_t> start, int valid, int lane, uint4& chunk,
-                                            uint4& next) {
+__device__ __forceinline__ void load_window(const Input& x, Global<const uint8_t> start, int valid, int lane,
+                                            uint4& chunk, uint4& next) {
   const int shift = int(reinterpret_cast<uintptr_t>(start.address) & 15), i = lane % kGroup;
   const int first = 16 * i - shift;  // of this lane's chunk, from start
   chunk = chunk_inside<kBytes>(x, start + first, first < valid);
@@ -95,8 +108,9 @@ __device__ __forceinline__ uint4 window(uint4 chunk, uint4 next, Global<const ui
 
 // The lane's eight elements of the segment at `start`; of `valid` columns, zeros beyond.
 template <class T>
-__device__ __forceinline__ Raw<Aligned, Chunks<T>::kCount> load_segment(Aligned, const Input&, Global<const uint8_t> start,
-                                                                        int valid, int lane) {
+__device__ __forceinline__ Raw<Aligned, Chunks<T>::kCount> load_segment(Aligned, const Input&,
+                                                                        Global<const uint8_t> start, int valid,
+                                                                        int lane) {
   Raw<Aligned, Chunks<T>::kCount> raw;
 #pragma unroll
   for (int c = 0; c < Chunks<T>::kCount; ++c) {
@@ -108,7 +122,8 @@ __device__ __forceinline__ Raw<Aligned, Chunks<T>::kCount> load_segment(Aligned,
 
 template <class T>
 __device__ __forceinline__ Raw<Unaligned, Chunks<T>::kCount> load_segment(Unaligned, const Input& x,
-                                                                          Global<const uint8_t> start, int valid, int lane) {
+                                                                          Global<const uint8_t> start, int valid,
+                                                                          int lane) {
   constexpr int kBytes = kElementBytes<T>;
   Raw<Unaligned, Chunks<T>::kCount> raw;
 #pragma unroll
@@ -119,7 +134,8 @@ __device__ __forceinline__ Raw<Unaligned, Chunks<T>::kCount> load_segment(Unalig
 }
 
 template <class T>
-__device__ __forceinline__ Chunks<T> in_place(const Raw<Aligned, Chunks<T>::kCount>& raw, Global<const uint8_t>, int, int) {
+__device__ __forceinline__ Chunks<T> in_place(const Raw<Aligned, Chunks<T>::kCount>& raw, Global<const uint8_t>, int,
+                                              int) {
   Chunks<T> elements;
 #pragma unroll
   for (int c = 0; c < Chunks<T>::kCount; ++c) elements.chunk[c] = raw.chunk[c];
@@ -127,8 +143,8 @@ __device__ __forceinline__ Chunks<T> in_place(const Raw<Aligned, Chunks<T>::kCou
 }
 
 template <class T>
-__device__ __forceinline__ Chunks<T> in_place(const Raw<Unaligned, Chunks<T>::kCount>& raw, Global<const uint8_t> start,
-                                              int valid, int lane) {
+__device__ __forceinline__ Chunks<T> in_place(const Raw<Unaligned, Chunks<T>::kCount>& raw,
+                                              Global<const uint8_t> start, int valid, int lane) {
   Chunks<T> elements;
 #pragma unroll
   for (int c = 0; c < Chunks<T>::kCount; ++c) {

@@ -1,6 +1,6 @@
-// What is cast: a matrix, an activation of it, or an activation's gradient. A source has operands of one shape, and makes
-// kParts rows of eight FP32 values from eight elements of each. Zeros, which stand for what is outside of the matrix, give
-// zeros.
+// What is cast: a matrix, an activation of it, or an activation's gradient. A source has operands of one shape, and
+// makes kParts rows of eight FP32 values from eight elements of each. Zeros, which stand for what is outside of the
+// matrix, give zeros.
 #pragma once
 
 #include "backend.h"
@@ -15,6 +15,7 @@ struct SourceBase {
   static constexpr int kOperands = kOperandCount, kParts = kPartCount;
   // Rows that a warp loads before it uses the first: about eight 16-byte loads per thread in flight.
   static constexpr int kBatch = 8 / (kOperands * Chunks<T>::kCount);
+  static constexpr bool kLong = false;  // so much arithmetic on one load that others would be put off
   Input operand[kOperands];
 };
 
@@ -28,6 +29,7 @@ __device__ __forceinline__ float slope(Act act, float x) { return act == Act::ge
 
 template <class T>
 struct Activation : SourceBase<T, 1, 1> {
+  static constexpr bool kLong = true;
   Act act;
   __device__ __forceinline__ void values(const Chunks<T> (&in)[1], float (&v)[1][8]) const {
     widen(in[0], v[0]);

@@ -1,5 +1,5 @@
-// The transpose of a tile in shared memory. Each warp has 8 rows of 256 columns; columns leave as runs of 8 bytes per warp,
-// 16 warps making whole 128-byte lines of q_t.
+// The transpose of a tile in shared memory. Each warp has 8 rows of 256 columns; columns leave as runs of 8 bytes per
+// warp, 16 warps making whole 128-byte lines of q_t.
 #pragma once
 
 #include "cuda/finish.cuh"
@@ -11,21 +11,21 @@ constexpr int kWarpRows = 8;
 // The tallest tile, for whole lines of q_t, that still gives every multiprocessor a block.
 inline int tile_warps(int64_t rows, int64_t column_tiles, int multiprocessors, int most = kMaxWarps) {
   int warps = most;
-  while (warps > 4 && (rows + kWarpRows * warps - 1) / (kWarpRows * warps) * column_tiles < multiprocessors) warps /= 2;
+  while (warps > kSumWarps && ceil_div(rows, kWarpRows * warps) * column_tiles < multiprocessors) warps /= 2;
   return warps;
 }
 
 struct TileSmem {
   Maxima maxima;
   union {
-    uint2 runs[kSegment * kMaxWarps];              // 8 rows of one column
-    float sums[kMaxWarps][8 * 40];                 // dbias, after the runs have left
+    uint2 runs[kSegment * kMaxWarps];  // 8 rows of one column
+    float sums[kMaxWarps][8 * 40];     // dbias, after the runs have left
   };
 };
 
-// Where the run of (column, warp) lies. Columns are ordered by (column % kGroup, column / kGroup), the order in which the
-// lanes of a store hold them; XOR with the lane spreads one warp's runs over all banks, and keeps pairs of runs together
-// so that the reads are 16 bytes wide and free of conflicts too.
+// Where the run of (column, warp) lies. Columns are ordered by (column % kGroup, column / kGroup), the order in which
+// the lanes of a store hold them; XOR with the lane spreads one warp's runs over all banks, and keeps pairs of runs
+// together so that the reads are 16 bytes wide and free of conflicts too.
 template <int kGroup>  // neighbouring columns that one lane holds
 struct Runs {
   static constexpr int kLanes = kSegment / kGroup;
@@ -42,11 +42,11 @@ struct Transposed {
   int64_t stride;  // round_up(rows, 16)
 };
 
-// Writes columns [column, column + kSegment) of a tile of 8 * warps rows from `row`; column_of(lane) is the first of the
-// lane's kGroup neighbouring columns. Threads of a quarter warp or more write one whole line.
+// Writes columns [column, column + kSegment) of a tile of 8 * warps rows from `row`; column_of(lane) is the first of
+// the lane's kGroup neighbouring columns. Threads of a quarter warp or more write one whole line.
 template <int kGroup, class ColumnOf>
-__device__ __forceinline__ void store_transposed(const TileSmem& smem, const Transposed& out, int64_t row, int64_t column,
-                                                 int64_t columns, ColumnOf column_of) {
+__device__ __forceinline__ void store_transposed(const TileSmem& smem, const Transposed& out, int64_t row,
+                                                 int64_t column, int64_t columns, ColumnOf column_of) {
   const int warps = blockDim.x / 32, pairs = warps / 2;
   const int log_pairs = 1 + (warps >= 8) + (warps >= 16);  // a division by pairs takes twenty instructions
   constexpr int kPasses = kSegment / 2 / 32;

@@ -1,6 +1,6 @@
 // FP8 transpose, padded.
 //
-// Block: 4, 8 or 16 warps, each with 8 rows x 256 columns: a lane loads 16 codes of 4 rows, so that two half warps hold 8.
+// Block: 4, 8 or 16 warps, each with 8 rows x 256 columns: a lane loads 16 codes of 4 rows, two half warps hold 8 rows.
 // The tile leaves through shared memory as in tile.cuh. Per element: one byte read, one written.
 #include "cuda/launch.cuh"
 #include "cuda/state.h"
@@ -59,7 +59,9 @@ __global__ void __launch_bounds__(32 * kMaxWarps, 1) transpose_kernel(const __gr
   for (int word = 0; word < 4; ++word) {
     uint32_t in[4], out[4];
 #pragma unroll
-    for (int r = 0; r < 4; ++r) in[r] = word == 0 ? rows[r].x : word == 1 ? rows[r].y : word == 2 ? rows[r].z : rows[r].w;
+    for (int r = 0; r < 4; ++r) {
+      in[r] = word == 0 ? rows[r].x : word == 1 ? rows[r].y : word == 2 ? rows[r].z : rows[r].w;
+    }
     transpose4x4(in, out);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -80,15 +82,15 @@ void transpose(const Context& context, const TransposeArgs& args) {
   using namespace cuda;
   const Codes& q = args.q;
   if (q.rows == 0 || q.cols == 0) return;
-  const uint32_t column_tiles = uint32_t((q.cols + kSegment - 1) / kSegment);
+  const int64_t column_tiles = ceil_div(q.cols, kSegment);
   const int warps = tile_warps(q.rows, column_tiles, figures(context).multiprocessors);
-  const int64_t row_tiles = (q.rows + kWarpRows * warps - 1) / (kWarpRows * warps);
+  const uint32_t blocks = block_count(ceil_div(q.rows, kWarpRows * warps) * column_tiles);
   const Input input{{q.data}, {q.data + (q.rows - 1) * q.stride + q.cols}, q.stride};
-  const Args device{input, q.rows, q.cols, {{args.q_t}, round_up(q.rows, kPadding)}, column_tiles};
+  const Args device{input, q.rows, q.cols, {{args.q_t}, round_up(q.rows, kPadding)}, uint32_t(column_tiles)};
   const bool aligned = reinterpret_cast<uintptr_t>(q.data) % 16 == 0 && q.cols % 16 == 0 &&
                        (q.rows == 1 || q.stride % 16 == 0);
-  launch(aligned ? transpose_kernel<Aligned> : transpose_kernel<Unaligned>, dim3(uint32_t(row_tiles * column_tiles)),
-         dim3(32 * warps), sizeof(TileSmem), stream_of(context), device);
+  launch(aligned ? transpose_kernel<Aligned> : transpose_kernel<Unaligned>, dim3(blocks), dim3(32 * warps),
+         sizeof(TileSmem), stream_of(context), device);
 }
 
 }  // namespace transcast

@@ -72,7 +72,8 @@ def cast_transpose_dbias(x: Tensor, scale: Tensor, dtype: torch.dtype) -> CastTr
     """``cast_transpose`` that also sums the columns of x.
 
     Returns ``q``, ``scale_inv``, ``q_t``, ``dbias`` (C,) FP32, ``amax``. ``dbias`` is the sum over R of the unscaled x,
-    accumulated in FP32 in an order that depends on the shape alone: the same bits from run to run.
+    accumulated in FP32 in an order that depends on the shape alone: the same bits from run to run, on every CUDA
+    device.
     """
     check("cast_transpose_dbias", dtype, x=x, scale=scale)
     return CastTransposeDbias(*_ops.cast_transpose_dbias(x, scale, dtype))

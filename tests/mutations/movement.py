@@ -10,8 +10,8 @@ CONVERT, TILE, SEGMENT, CAST, PASSES = "convert.cuh", "tile.cuh", "segment.cuh",
 SWIZZLE = "int(uint32_t(lane * warps) / uint32_t(kMaxWarps)) & (warps - 1)"
 
 PLACES = [
-    M("swapped q and q_t", "tiles", PASSES, "tile.q = {args.q};\n    tile.q_stride = args.out_cols();\n    tile.transposed = {{args.q_t}",
-      "tile.q = {args.q_t};\n    tile.q_stride = args.out_cols();\n    tile.transposed = {{args.q}"),
+    M("swapped q and q_t", "tiles", PASSES, "tile.q = {args.q};\n  tile.q_stride = args.out_cols();\n  tile.transposed = {{args.q_t}",
+      "tile.q = {args.q_t};\n  tile.q_stride = args.out_cols();\n  tile.transposed = {{args.q}"),
     M("swapped q and q_t", "many matrices", "multi_quantize.cu", "x.cols, {args.q}, {args.q_t},", "x.cols, {args.q_t}, {args.q},"),
     M("wrong stride", "q has its operand's", PASSES, "tile.q_stride = args.out_cols();", "tile.q_stride = args.x.stride;"),
     M("wrong stride", "rows of codes", PASSES, "rows.q_stride = x.cols;", "rows.q_stride = x.stride;"),
@@ -29,7 +29,7 @@ PLACES = [
     M("octets", "FP32: neighbours are not asked", SEGMENT, "odd ? make_uint2(received, codes[1]) : make_uint2(codes[0], received)", "make_uint2(codes[0], codes[1])"),
     M("octets", "FP32: the wrong half", SEGMENT, "odd ? codes[0] : codes[1], 1)", "odd ? codes[1] : codes[0], 1)"),
     M("octets", "FP32: another octet", SEGMENT, "(lane & 1) * 16 + (lane >> 1)", "(lane & 15) * 2 + (lane >> 4)"),
-    M("chunks", "dequantize: another lane's", "dequantize.cu", "(from * kGroup + member) * 16", "(chunk * kGroup + i) * 16"),
+    M("chunks", "dequantize: another lane's", "dequantize.cu", "(chunk - member + i) * kGroup + member", "chunk * kGroup + i"),
 ]  # fmt: skip
 
 COSTS = [
@@ -42,10 +42,10 @@ COSTS = [
     M("read twice", "segments are unaligned", PASSES, "rows_kernel<Source, Aligned, Fp8> :", "rows_kernel<Source, Unaligned, Fp8> :"),
     M("read twice", "tiles are unaligned", PASSES, "tiles_kernel<Source, Aligned, Fp8, kSums> :", "tiles_kernel<Source, Unaligned, Fp8, kSums> :"),
     M("read twice", "the chunk behind an aligned row", SEGMENT, "i == kGroup - 1 && shift != 0 &&", "i == kGroup - 1 &&"),
-    M("narrow", "dequantize goes element by element", "dequantize.cu", "launch(chunks ? chunks_kernel", "launch(false ? chunks_kernel"),
+    M("narrow", "dequantize goes element by element", "dequantize.cu", "bool elements = !whole && args.rows > 1", "bool elements = true"),
     M("narrow", "few rows per tile", TILE,
-      "while (warps > 4 && (rows + kWarpRows * warps - 1) / (kWarpRows * warps) * column_tiles < multiprocessors)",
-      "while (warps > 4)"),
+      "while (warps > kSumWarps && ceil_div(rows, kWarpRows * warps) * column_tiles < multiprocessors)",
+      "while (warps > kSumWarps)"),
     M("launches", "one per matrix", "multi_quantize.cu", "constexpr int kJobs = 400;", "constexpr int kJobs = 1;"),
 ]  # fmt: skip
 # The bytes are right, what it costs is not.

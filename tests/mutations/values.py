@@ -101,7 +101,7 @@ SUMS = [
     M("dbias", "of the last row only", CAST, "sums[part][e] += v[part][e];", "sums[part][e] = v[part][e];"),
     M("dbias", "columns of another lane", CAST, "c / 128 * 4 + c % 4 : c % 8;", "c / 128 * 4 + c % 4 : c / 8 % 8;"),
     M("dbias", "FP32: columns of another lane", CAST, "? c % 128 / 4 : c / 8;", "? c / 8 : c / 8;"),
-    M("dbias", "a warp is left out", CAST, "for (int w = 0; w < warps; ++w)", "for (int w = 1; w < warps; ++w)"),
+    M("dbias", "a warp is left out", CAST, "lds(of_warp[w + 3][at])", "0.0f"),
     M("dbias", "one tile's sums are the matrix's", "passes.cuh", "kSums && row_tiles > 1", "kSums && row_tiles > 2"),
     M("dbias", "one row of sums for all tiles", CAST, "row_tile * all_columns", "0 * all_columns"),
 ]  # fmt: skip
