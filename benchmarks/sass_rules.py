@@ -18,6 +18,7 @@ class Shape:
     scalars: int = 0  # loads of a scale on the main path
     codes_out: bool = False  # writes q
     transposed: bool = False  # writes q_t
+    min_in_flight: int = 4  # 16-byte loads before the first use, where there are elements
 
 
 KERNELS = {
@@ -26,7 +27,7 @@ KERNELS = {
     "multi_amax_kernel": Shape((512,), MAXIMA, 64),
     "multi_cast_kernel": Shape((512,), TILE_SMEM, 64, scalars=1, codes_out=True, transposed=True),
     "transpose_kernel": Shape((512, 256, 128), TILE_SMEM, 64, transposed=True),
-    "chunks_kernel": Shape((256,), 0, 16),
+    "chunks_kernel": Shape((256,), 0, 64),
     "elements_kernel": Shape((256,), 0),
     "add_sums_kernel": Shape((256,), SUMS_SMEM),
     "pad_kernel": Shape((256,), 0),
@@ -134,6 +135,8 @@ def violations(row: dict) -> list[str]:
         wrong.append(f"bound to {row['bound']} threads, launched with {threads_of(kernel)[0]}")
     if KERNELS[family(kernel)].elements:
         wrong += _narrow_loads(row) + _narrow_stores(row)
+        if row["main"]["in_flight"] < KERNELS[family(kernel)].min_in_flight:
+            wrong.append(f"{row['main']['in_flight']} loads in flight")
     return [f"{kernel} for {row['arch']}: {what}" for what in wrong]
 
 

@@ -47,7 +47,7 @@ def results_of(op: str) -> int:
     """Scalars that an op's last block writes: amax, scale_inv, scale_inv_t, the scale for a next launch."""
     if "quantize" in op:
         return 3 if "transpose" in op else 2
-    return 2  # an amax alone makes a scale, too
+    return 1 if op == "amax" else 2
 
 
 def sectors(bytes_moved: int) -> int:

@@ -22,15 +22,19 @@ import sass_page  # noqa: E402
 import sass_rules  # noqa: E402
 
 COMMITTED = json.loads(sass.TABLE.read_text())
+LIBRARIES = sorted(Path(_library.__file__).parent.glob("_cuda*.so"))
+NVCC, NVCC_PLACE = finders.find_nvcc()
+# A package without CUDA is a supported build: what is said of its machine code has nothing to be compared with.
+needs_library = pytest.mark.skipif(
+    not LIBRARIES, reason=f"_cuda is not built, there is no machine code: {_library.build_info['cuda_note']}"
+)
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason=f"sizes of CUDA sources: there is no nvcc in {NVCC_PLACE}")
 
 
 @pytest.fixture(scope="module")
 def built() -> dict:
     """The table of the library that was built with the package under test."""
-    libraries = sorted(Path(_library.__file__).parent.glob("_cuda*.so"))
-    if not libraries:
-        pytest.skip(f"transcast/_cuda*.so is not built: {_library.build_info['cuda_note']}")
-    return sass.read(libraries[0])
+    return sass.read(LIBRARIES[0])
 
 
 def test_committed_table_keeps_the_rules() -> None:
@@ -46,10 +50,12 @@ def test_the_page_shows_the_committed_table() -> None:
     assert sass.PAGE.read_text() == sass_page.page(COMMITTED)
 
 
+@needs_library
 def test_built_kernels_keep_the_rules(built: dict) -> None:
     assert [what for row in built["rows"] for what in sass_rules.violations(row)] == []
 
 
+@needs_library
 def test_built_kernels_are_those_of_the_committed_table(built: dict) -> None:
     if built["nvcc"] != COMMITTED["nvcc"] or not set(built["archs"]) <= set(COMMITTED["archs"]):
         warnings.warn(
@@ -90,10 +96,8 @@ static_assert(kRowsPerWarp * kSegment / 32 == {row_elements} && kWarpRows * kSeg
 """
 
 
+@needs_nvcc
 def test_the_rules_state_the_sizes_of_the_sources(tmp_path: Path) -> None:
-    nvcc, place = finders.find_nvcc()
-    if nvcc is None:
-        pytest.skip(f"there is no nvcc in {place}")
     rows, tiles = sass_rules.KERNELS["rows_kernel"], sass_rules.KERNELS["tiles_kernel"]
     sizes = {
         "tile": tiles.shared,
@@ -106,6 +110,6 @@ def test_the_rules_state_the_sizes_of_the_sources(tmp_path: Path) -> None:
     }
     source = tmp_path / "sizes.cu"
     source.write_text(SIZES.format(**sizes))
-    command = [nvcc, "-std=c++17", "-arch=sm_90", f"-I{ROOT / 'csrc'}", "-ptx", str(source)]
+    command = [NVCC, "-std=c++17", "-arch=sm_90", f"-I{ROOT / 'csrc'}", "-ptx", str(source)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
