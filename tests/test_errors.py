@@ -247,3 +247,29 @@ def test_an_input_that_requires_grad_is_refused_in_grad_mode(op):
 def test_every_registered_op_is_in_the_table():
     names = [schema.name for schema in torch._C._jit_get_all_schemas()]
     assert {name.split("::")[1] for name in names if name.startswith("transcast::")} == set(OUTPUTS)
+
+
+@pytest.mark.parametrize("op", [*CAST_OPS, *QUANTIZE_OPS, *ACT_OPS, *DACT_OPS, "multi_quantize_transpose"])
+def test_nothing_is_copied_before_all_is_checked(backend, op):
+    """A layout that ops must copy, beside each wrong argument in turn."""
+    x = moved(torch.zeros(6, 4, 8).permute(2, 0, 1), backend.device)
+    right = dict(scale=moved(ONE, backend.device), dtype=E4M3, act="swiglu", up=x, pow2=False, margin=0)
+    wrong = dict(scale=moved(torch.ones(2), backend.device), dtype=F16, act="tanh", up=x[:1], margin=65)
+    wrong["xs"] = [x, x.int()]
+    operands = dict(xs=[x, x]) if op.startswith("multi") else dict(x=x, g=x) if op in DACT_OPS else dict(x=x)
+    schema = getattr(backend.ops, op).default._schema
+    names = [argument.name for argument in schema.arguments]
+    arguments = {name: value for name, value in (operands | right).items() if name in names}
+
+    def copies(**changes) -> list[str]:
+        with torch.autograd.profiler.profile() as profile:
+            try:
+                getattr(backend.ops, op)(**(arguments | changes))
+            except ValueError:
+                assert changes
+        names = [event.name for event in profile.function_events]
+        return [name for name in names if name in ("aten::contiguous", "aten::clone")]
+
+    assert copies(), "the layout is one that ops take as it is: nothing is tested"
+    for name in wrong.keys() & arguments.keys():
+        assert copies(**{name: wrong[name]}) == [], name
