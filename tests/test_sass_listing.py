@@ -157,6 +157,11 @@ FAULTS = {
         "2 local loads and stores",
     ),
     "spill beside": (LOOP.replace("MOV R20", "LDL R20"), KERNEL, "1 local loads and stores"),
+    "a load put off": (
+        LOOP.replace("LDG.E.128.CONSTANT R16", "FMUL R21, R4, R24\nLDG.E.128.CONSTANT R16"),
+        KERNEL,
+        "3 loads in flight",
+    ),
     "unaligned by element": (
         UNALIGNED_LOOP.replace("@P4 LDG.E.128", "@P4 LDG.E.U16"),
         UNALIGNED,
