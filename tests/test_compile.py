@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -13,6 +16,7 @@ from layer import SavedForBackward, data, layer_like, run
 from transcast import FP8Linear
 
 BACKENDS = ["aot_eager", "inductor"]
+README = Path(__file__).parent.parent / "README.md"
 
 
 @pytest.fixture(autouse=True)
@@ -199,3 +203,29 @@ def test_G1_export(backend, strict, weights):
     for tokens in (17, 3, 50):
         x, _ = batch(backend, tokens)
         assert torch.equal(program.module()(x), model(x))
+
+
+def readme_function() -> type[torch.autograd.Function]:
+    """The autograd.Function of README.md, as it stands there."""
+    (code,) = re.findall(r"^```python\n(class ScaledMatmul\(.*?)^```$", README.read_text(), re.M | re.S)
+    names = {"torch": torch, "tc": tc}
+    exec(code, names)
+    return names["ScaledMatmul"]
+
+
+@pytest.mark.parametrize("how", ["eager", "aot_eager"])
+def test_autograd_function_of_the_readme(backend, how):
+    function = readme_function()
+    x, grad = (t.to(torch.bfloat16) for t in batch(backend, 17))
+    weight = make(backend).weight.detach().to(torch.bfloat16)
+
+    def results(call):
+        leaves = [t.clone().requires_grad_() for t in (x, weight)]
+        y = call(*leaves)
+        y.backward(grad)
+        return [y.detach(), *(t.grad for t in leaves)]
+
+    got = results(torch.compile(function.apply, backend=how, fullgraph=True))
+    want = results(function.apply)
+    assert want[1].any() and want[2].any()
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(got, want))

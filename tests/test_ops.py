@@ -163,6 +163,19 @@ def test_wrong_calls(call, error, words):
     assert words in str(raised.value)
 
 
+@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning", "ignore:.*quantized tensor:UserWarning")
+def test_tensors_that_only_look_dense_are_refused_by_name():
+    x = X.float()
+    for made, kind in (
+        (lambda: torch.nested.nested_tensor([x, x]), "nested"),
+        (lambda: torch.quantize_per_tensor(x, 1.0, 0, torch.quint8), "quantized"),
+    ):
+        with pytest.raises(ValueError) as raised:
+            tc.quantize(made(), E4M3)
+        words = f"x must be a dense tensor on the CPU or a CUDA device, got {kind} on cpu"
+        assert str(raised.value) == f"transcast.quantize: {words}"
+
+
 def test_named_tuples_pass_through_compile():
     torch._dynamo.reset()
     compiled = torch.compile(lambda x: tc.quantize_transpose(x, E4M3), backend="aot_eager", fullgraph=True)
