@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import transcast as tc
+from cases import OUTPUTS
 from transcast import _library, recipes
 
 SUFFIX = EXTENSION_SUFFIXES[0]
@@ -135,6 +136,32 @@ def test_a_cuda_library_that_does_not_fit_is_not_loaded(
     monkeypatch.setattr(torch.version, "cuda", torch_cuda)
     module, why_not = _library._load_cuda(built)
     assert module is None and reason in why_not
+
+
+# Sends every op's calls where CUDA tensors go, which works without a device: the tensors stay on the CPU.
+REDISPATCH = """
+import sys
+sys.modules["transcast._cuda"] = None  # as if it had not been built
+import torch, transcast
+from test_fakes import op_calls
+cuda = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+note = next(feature.note for feature in transcast.info().features if feature.name == "ops on CUDA")
+for op, args in op_calls():
+    try:
+        getattr(torch.ops.transcast, op).default.redispatch(cuda, *args)
+    except RuntimeError as error:
+        start = f"transcast::{op}: CUDA tensors need the library _cuda, which is not loaded here: {note}. "
+        print(op, str(error).startswith(start))
+    else:
+        print(op, "returned")
+"""
+
+
+def test_cuda_tensors_without_the_cuda_library_are_refused() -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    probe = run(sys.executable, "-c", REDISPATCH, PYTHONPATH=path)
+    assert probe.returncode == 0, probe.stderr
+    assert set(probe.stdout.splitlines()) == {f"{op} True" for op in OUTPUTS}
 
 
 def test_info_on_the_command_line_and_as_an_import() -> None:

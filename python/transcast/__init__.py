@@ -5,7 +5,7 @@ Raw ops: ``cast``, ``quantize``, their transposing and activating forms, ``gemm`
 """
 
 from . import _library  # first: it loads the compiled ops
-from . import _fakes, _cuda_reference  # noqa: F401  they register themselves
+from . import _fakes, _no_cuda  # noqa: F401  they register themselves
 from . import recipes
 from ._info import gemm_plans, gemm_support, info
 from ._weight_cache import cached_weights
