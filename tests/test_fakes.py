@@ -24,6 +24,7 @@ from cases import (
     scalar,
 )
 from conftest import assert_same_bytes, moved
+from test_errors import WRONG, check_message, fp8_args, gemm_args, out_args
 
 OPCHECKS = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
@@ -114,6 +115,70 @@ def test_opcheck(backend, op):
         opcheck(overload, args, test_utils=sorted(set(OPCHECKS) - left_out))
 
 
+# --- wrong arguments ------------------------------------------------------------------------------
+
+DOUBLES, E5M2_PAIR = torch.zeros(6, dtype=torch.float64), (A.view(torch.uint8).view(E5M2),) * 2
+# Of a GEMM the fakes check formats, dtypes and K.
+WRONG_GEMM = [
+    (dict(a=A.float()), "a", "float8_e4m3fn", "float32"),
+    (dict(b=B.float()), "b", "float8_e5m2", "float32"),
+    (dict(zip("ab", E5M2_PAIR)), "b", "float8_e4m3fn", "float8_e5m2"),
+    (dict(a=A[0, 0]), "a", "dimension", "()"),
+    (dict(b=B[0]), "b", "[N, K]", "(32,)"),
+    (dict(b=B[:, :16]), "b", "columns", "a with 32 and b with 16"),
+    (dict(a=A[:, :17], b=B[:, :31]), "b", "multiple of 16", "a with 17 and b with 31"),
+    (dict(bias=DOUBLES), "bias", "float32", "float64"),
+    (dict(epilogue="gelu"), "epilogue", "gelu_tanh", "got gelu"),
+]
+WRONG_FOR_FAKES = [
+    *[case for case in WRONG if not case[0].startswith("gemm")],
+    *[("gemm", gemm_args(**changes), *rest) for changes, *rest in WRONG_GEMM],
+    *[("gemm_out", out_args(**changes), *rest) for changes, *rest in WRONG_GEMM],
+    *[("gemm_fp8", fp8_args(**changes), *rest) for changes, *rest in WRONG_GEMM],
+    ("gemm", gemm_args(out_dtype=E4M3), "out_dtype", "bfloat16", "float8_e4m3fn"),
+    ("gemm", gemm_args(epilogue="dgelu", aux=A), "aux", "bfloat16", "float8_e4m3fn"),
+    ("gemm_out", out_args(out=DOUBLES), "out", "bfloat16", "float64"),
+    ("gemm_out", out_args(epilogue="gelu_tanh", aux_out=DOUBLES), "aux_out", "float16", "float64"),
+    ("gemm_fp8", fp8_args(dtype=BF16), "dtype", "float8_e5m2", "bfloat16"),
+]
+
+
+@pytest.mark.parametrize("case", WRONG_FOR_FAKES, ids=lambda case: f"{case[0]}-{case[2]}-{case[4]}")
+def test_meta_tensors_are_refused_as_others_are(case):
+    op, args, *_ = case
+    args = dict(zip(args, moved(list(args.values()), torch.device("meta"))))
+    with pytest.raises(ValueError) as error:
+        getattr(torch.ops.transcast, op)(**args)
+    check_message(str(error.value), case)
+
+
+@pytest.mark.parametrize("k, other", [(17, 17), (17, 32), (32, 17), (16, 16), (0, 0), (1, 16)])
+def test_meta_operands_share_k_or_one_has_it_padded(k, other):
+    a, b = torch.empty(5, k, device="meta").to(E4M3), torch.empty(6, other, device="meta").to(E4M3)
+    scale = torch.empty((), device="meta")
+    y = torch.ops.transcast.gemm(a, b, scale, scale, None, "none", None, BF16, False)
+    assert y.shape == (5, 6) and y.dtype == BF16
+
+
+@pytest.mark.parametrize(
+    "function, shapes, words",
+    [
+        (lambda ops, x: ops.act_quantize(x, E4M3, "swiglu"), [(5, 7)], "x must hold [gate | up]"),
+        (lambda ops, x, up: ops.act_quantize(x, E4M3, "swiglu", up), [(5, 6), (4, 6)], "up must have"),
+        (lambda ops, x: ops.quantize(x.double(), E4M3), [(5, 7)], "x must be float32, bfloat16 or float16"),
+    ],
+    ids=["odd", "up", "dtype"],
+)
+def test_symbolic_sizes_are_refused_while_tracing(backend, function, shapes, words):
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda *args: function(backend.ops, *args), backend="eager", fullgraph=True, dynamic=True
+    )
+    with pytest.raises(RuntimeError) as error:
+        compiled(*(normal(shape, F32).to(backend.device) for shape in shapes))
+    assert "fake tensor" in str(error.value) and words in str(error.value)
+
+
 # --- graph counts ---------------------------------------------------------------------------------
 
 TOKENS = [5, 17, 33, 16, 2, 128]
@@ -181,6 +246,26 @@ def test_one_graph_for_all_token_counts(backend, function, dynamic):
         for got, want in zip(compiled(*args), function(backend.ops, *args)):
             assert_same_bytes(got, want, f"compiled with {tokens} tokens")
     assert counter.frame_count <= 3
+
+
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+@pytest.mark.parametrize("function", [training_step, gated_step])
+def test_token_counts_that_only_the_data_tells(backend, function):
+    """The tokens of one expert: a graph in which their number has no value, and nothing may ask for it."""
+    torch._dynamo.reset()
+
+    def of_one_expert(chosen, x, weight, grad):
+        at = chosen.nonzero().squeeze(-1)
+        return function(backend.ops, x[at], weight, grad[at])
+
+    counter = CompileCounter()
+    compiled = torch.compile(of_one_expert, backend=counter, fullgraph=True)
+    x, weight, grad = inputs(33, backend.device)
+    for first in (20, 3):
+        args = torch.arange(33, device=backend.device) >= first, x, weight, grad
+        for got, want in zip(compiled(*args), of_one_expert(*args)):
+            assert_same_bytes(got, want, f"compiled, tokens from {first}")
+    assert counter.frame_count == 1
 
 
 def test_exported_program_takes_other_token_counts(backend):
