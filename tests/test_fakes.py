@@ -251,12 +251,11 @@ def test_one_graph_for_all_token_counts(backend, function, dynamic):
 @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
 @pytest.mark.parametrize("function", [training_step, gated_step])
 def test_token_counts_that_only_the_data_tells(backend, function):
-    """The tokens of one expert: a graph in which their number has no value, and nothing may ask for it."""
+    """The tokens of one expert, chosen twice: the graph has two sizes for them, and no value of either."""
     torch._dynamo.reset()
 
     def of_one_expert(chosen, x, weight, grad):
-        at = chosen.nonzero().squeeze(-1)
-        return function(backend.ops, x[at], weight, grad[at])
+        return function(backend.ops, x[chosen], weight, grad[chosen.flip(0)])
 
     counter = CompileCounter()
     compiled = torch.compile(of_one_expert, backend=counter, fullgraph=True)
