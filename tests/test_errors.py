@@ -40,6 +40,7 @@ BAD_SCALES = [
     (scalar(1.0).double(), "float32", "float64"), (scalar(1.0).half(), "float32", "float16"),
 ]  # fmt: skip
 BAD_DTYPES = [(F16, "float8_e4m3fn", "float16"), (torch.float8_e4m3fnuz, "float8_e4m3fn", "float8_e4m3fnuz")]
+MANY_DIMS = torch.ones([1] * 65)
 WRONG = [
     ("amax", dict(x=X.double()), "x", "float32", "float64"),
     ("amax", dict(x=A), "x", "float32", "float8_e4m3fn"),
@@ -61,6 +62,9 @@ WRONG = [
     ("dequantize", dict(q=A, scale_inv=ONE, dtype=E4M3), "dtype", "float32", "float8_e4m3fn"),
     ("transpose", dict(q=X.to(torch.uint8)), "q", "float8_e4m3fn", "uint8"),
     ("transpose", dict(q=A[0, 0]), "q", "dimension", "()"),
+    ("quantize", dict(x=MANY_DIMS, dtype=E4M3), "x", "at most 64 dimensions", "65"),
+    ("cast_transpose", dict(x=MANY_DIMS, scale=ONE, dtype=E4M3), "x", "at most 64 dimensions", "65"),
+    ("dequantize", dict(q=MANY_DIMS.to(E4M3), scale_inv=ONE, dtype=F32), "q", "at most 64 dimensions", "65"),
 ]  # fmt: skip
 
 
@@ -178,6 +182,17 @@ def test_wrong_argument(backend, case):
     check_message(str(error.value), case)
     for name, before in outputs.items():
         assert_same_bytes(args[name], before, f"{name} after a refusal")
+
+
+OTHER_DTYPES = "float8_e8m0fnu float8_e5m2fnuz float4_e2m1fn_x2 uint16 uint32 uint64 bool complex32 complex64"
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
+@pytest.mark.parametrize("name", OTHER_DTYPES.split())
+def test_dtypes_are_called_by_their_names(backend, name):
+    x = torch.empty(4, 6, dtype=getattr(torch, name), device=backend.device)
+    with pytest.raises(ValueError, match=f"amax: x must be float32, bfloat16 or float16, got {name}$"):
+        backend.ops.amax(x)
 
 
 @pytest.mark.parametrize(

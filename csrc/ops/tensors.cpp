@@ -1,5 +1,7 @@
 #include "ops/tensors.h"
 
+#include <torch/headeronly/core/ScalarType.h>
+
 #include <algorithm>
 
 #include "core/memory.h"
@@ -11,11 +13,17 @@
 namespace transcast::ops {
 namespace {
 
+constexpr int64_t kMaxDims = 64;  // as many as torch's own ops take
+
 int64_t device_of(const Tensor& tensor) {
   int32_t type, index;
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
   STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(tensor.get(), &index));
   return int64_t(type) << 32 | uint32_t(index);
+}
+
+void check_dims(const char* op, const char* argument, const Tensor& tensor) {
+  check(tensor.dim() <= kMaxDims, op, argument, "must have at most ", kMaxDims, " dimensions, got ", tensor.dim());
 }
 
 // The row stride with which leading dims collapse into one, or nothing. Dims of size 1 have no say.
@@ -59,6 +67,7 @@ int32_t dtype_of(const Tensor& tensor) {
 }
 
 std::string dtype_name(int32_t dtype) {
+  using torch::headeronly::ScalarType;  // for two dtypes that torch 2.10 has no function for
   static const std::pair<int32_t, const char*> names[] = {
       {aoti_torch_dtype_float32(), "float32"},
       {aoti_torch_dtype_bfloat16(), "bfloat16"},
@@ -68,12 +77,18 @@ std::string dtype_name(int32_t dtype) {
       {aoti_torch_dtype_float8_e5m2(), "float8_e5m2"},
       {aoti_torch_dtype_float8_e4m3fnuz(), "float8_e4m3fnuz"},
       {aoti_torch_dtype_float8_e5m2fnuz(), "float8_e5m2fnuz"},
+      {int32_t(ScalarType::Float8_e8m0fnu), "float8_e8m0fnu"},
+      {int32_t(ScalarType::Float4_e2m1fn_x2), "float4_e2m1fn_x2"},
       {aoti_torch_dtype_uint8(), "uint8"},
+      {aoti_torch_dtype_uint16(), "uint16"},
+      {aoti_torch_dtype_uint32(), "uint32"},
+      {aoti_torch_dtype_uint64(), "uint64"},
       {aoti_torch_dtype_int8(), "int8"},
       {aoti_torch_dtype_int16(), "int16"},
       {aoti_torch_dtype_int32(), "int32"},
       {aoti_torch_dtype_int64(), "int64"},
       {aoti_torch_dtype_bool(), "bool"},
+      {aoti_torch_dtype_complex32(), "complex32"},
       {aoti_torch_dtype_complex64(), "complex64"},
       {aoti_torch_dtype_complex128(), "complex128"},
   };
@@ -130,6 +145,7 @@ View view(const Tensor& tensor) {
 
 Matrix matrix(const char* op, const char* argument, const Tensor& tensor, View& v) {
   const DType dtype = high_precision(op, argument, dtype_of(tensor));
+  check_dims(op, argument, tensor);
   check_aligned(op, argument, tensor);
   v = view(tensor);
   return {v.data, dtype, v.rows, v.cols, v.stride};
@@ -137,6 +153,7 @@ Matrix matrix(const char* op, const char* argument, const Tensor& tensor, View& 
 
 Codes codes(const char* op, const char* argument, const Tensor& tensor, View& v) {
   const Format format = format_of(op, argument, dtype_of(tensor));
+  check_dims(op, argument, tensor);
   v = view(tensor);
   return {static_cast<const uint8_t*>(v.data), format, v.rows, v.cols, v.stride};
 }
@@ -161,8 +178,7 @@ void check_same_device(const char* op, const char* argument, const Tensor& tenso
 }
 
 Tensor empty(const Tensor& like, const std::vector<int64_t>& sizes, int32_t dtype) {
-  int64_t strides[64];
-  check(sizes.size() <= 64, "empty", "sizes", "must have at most 64 dims, got ", sizes.size());
+  int64_t strides[kMaxDims];  // outputs have no more dims than the inputs that check_dims has seen
   int64_t stride = 1;
   for (size_t d = sizes.size(); d-- > 0;) {
     strides[d] = stride;

@@ -1,7 +1,7 @@
 """Shapes and dtypes of every op's outputs, for torch.compile, export and meta tensors. Sizes stay symbolic.
 
-What an op refuses by dtype or shape its fake refuses in the same words: a model built on the meta
-device, or traced, would go wrong later and elsewhere otherwise. Values, strides and memory are left to the ops.
+What an op refuses by dtype or shape its fake refuses in the same words: a model that is built on the meta
+device, or traced, would go wrong later and elsewhere otherwise. Values, strides and memory stay with the ops.
 """
 
 import functools
@@ -24,6 +24,7 @@ _DTYPES = {
     **dict.fromkeys(("dtype", "q", "a", "b"), _FP8),
     **dict.fromkeys(("x", "xs", "out_dtype", "bias", "aux", "out", "aux_out"), _HIGH_PRECISION),
 }
+_MAX_DIMS = 64
 _SCALARS = ("scale", "scale_inv", "out_scale")
 _TRANSPOSED = ("x", "xs", "q")  # by the ops that have it in their name
 _CHOICES = {
@@ -54,6 +55,9 @@ def _check_argument(op: str, name: str, argument: str, value: object) -> None:
         dtype = value.dtype if isinstance(value, Tensor) else value
         dtypes, expected = _HIGH_PRECISION if (op, name) == ("dequantize", "dtype") else _DTYPES[name]
         _require(dtype in dtypes, op, argument, expected, ", got ", dtype)
+        if isinstance(value, Tensor):
+            dims = f"must have at most {_MAX_DIMS} dimensions, got "
+            _require(value.dim() <= _MAX_DIMS, op, argument, dims, value.dim())
     if name in _TRANSPOSED and "transpose" in op:
         dims = "must have at least one dimension to be transposed, got shape "
         _require(value.dim() >= 1, op, argument, dims, value.shape)
