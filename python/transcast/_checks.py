@@ -9,6 +9,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 MAX_MARGIN = 64  # the ops', stated here too because an int beyond 64 bits does not reach them
+_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+_HIGH_PRECISION = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = (*_FP8, *_HIGH_PRECISION)
 _OPTIONAL = ("bias", "aux", "out", "up")
 
 _is_compiling = torch.compiler.is_compiling
@@ -21,7 +24,8 @@ def check_types(op: str, **arguments: tuple[object, type]) -> None:
 
 
 def check_scaling(op: str, pow2: object, margin: object) -> None:
-    check_types(op, pow2=(pow2, bool), margin=(margin, int))
+    if type(pow2) is not bool or type(margin) is not int:
+        check_types(op, pow2=(pow2, bool), margin=(margin, int))
     if abs(margin) > MAX_MARGIN:
         raise ValueError(f"transcast.{op}: margin must be between -{MAX_MARGIN} and {MAX_MARGIN}, got {margin}")
 
@@ -29,6 +33,8 @@ def check_scaling(op: str, pow2: object, margin: object) -> None:
 def check(op: str, dtype: object = torch.float32, **tensors: object) -> None:
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"transcast.{op}: dtype must be a torch.dtype, got {type(dtype).__name__}")
+    if dtype not in _DTYPES:  # Some others, quint8 for one, do not reach the op, which refuses the rest.
+        raise _not_a_dtype_of(op, dtype)
     grad = torch.is_grad_enabled()
     traced = _is_compiling()  # Dynamo refuses code that reads a layout in a backward.
     for name, value in tensors.items():
@@ -49,6 +55,15 @@ def check(op: str, dtype: object = torch.float32, **tensors: object) -> None:
             )
         if forward_ad._current_level >= 0 and forward_ad.unpack_dual(value).tangent is not None:
             raise RuntimeError(f"transcast.{op} has no forward-mode derivative, and {name} carries a tangent")
+
+
+def _not_a_dtype_of(op: str, dtype: torch.dtype) -> ValueError:
+    high = op in ("dequantize", "gemm")
+    expected = "float32, bfloat16 or float16" if high else "float8_e4m3fn or float8_e5m2"
+    return ValueError(
+        f"transcast.{op}: {'out_dtype' if op == 'gemm' else 'dtype'} must be {expected}, "
+        f"got {str(dtype).removeprefix('torch.')}"
+    )
 
 
 def _not_dense(op: str, name: str, value: Tensor) -> ValueError:
