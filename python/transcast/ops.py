@@ -13,7 +13,8 @@ Common to all of them:
 - ``scale_inv`` is ``1 / scale``, or NaN if the data held Inf or NaN: an overflow is never hidden by saturation.
 - ``q_t`` is the transposed data, (C, R rounded up to a multiple of 16), its padding zero.
 - Ops have no autograd. With grad mode on and an input that requires grad they raise RuntimeError; use ``linear``, or
-  call them from your own ``torch.autograd.Function``.
+  call them from your own ``torch.autograd.Function``. The raw ``torch.ops.transcast.*`` do not raise: torch warns in
+  backward, and no gradient reaches the input.
 - Wrong values raise ValueError, wrong types TypeError, before anything is written.
 """
 
