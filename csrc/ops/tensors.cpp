@@ -1,7 +1,5 @@
 #include "ops/tensors.h"
 
-#include <torch/headeronly/core/ScalarType.h>
-
 #include <algorithm>
 
 #include "core/memory.h"

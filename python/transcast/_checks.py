@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 MAX_MARGIN = 64  # the ops', stated here too because an int beyond 64 bits does not reach them
-_FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-_HIGH_PRECISION = (torch.float32, torch.bfloat16, torch.float16)
-_DTYPES = (*_FP8, *_HIGH_PRECISION)
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2), "must be float8_e4m3fn or float8_e5m2"
+HIGH_PRECISION = (torch.float32, torch.bfloat16, torch.float16), "must be float32, bfloat16 or float16"
+_DTYPES = (*FP8[0], *HIGH_PRECISION[0])
 _OPTIONAL = ("bias", "aux", "out", "up")
 
 _is_compiling = torch.compiler.is_compiling
@@ -58,12 +58,9 @@ def check(op: str, dtype: object = torch.float32, **tensors: object) -> None:
 
 
 def _not_a_dtype_of(op: str, dtype: torch.dtype) -> ValueError:
-    high = op in ("dequantize", "gemm")
-    expected = "float32, bfloat16 or float16" if high else "float8_e4m3fn or float8_e5m2"
-    return ValueError(
-        f"transcast.{op}: {'out_dtype' if op == 'gemm' else 'dtype'} must be {expected}, "
-        f"got {str(dtype).removeprefix('torch.')}"
-    )
+    _, expected = HIGH_PRECISION if op in ("dequantize", "gemm") else FP8
+    argument = "out_dtype" if op == "gemm" else "dtype"
+    return ValueError(f"transcast.{op}: {argument} {expected}, got {str(dtype).removeprefix('torch.')}")
 
 
 def _not_dense(op: str, name: str, value: Tensor) -> ValueError:

@@ -11,18 +11,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ._checks import MAX_MARGIN
+from ._checks import FP8, HIGH_PRECISION, MAX_MARGIN
 
 # --- what the arguments must be -------------------------------------------------------------------
 
-_E4M3, _E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-_FP8 = (_E4M3, _E5M2), "must be float8_e4m3fn or float8_e5m2"
-_HIGH_PRECISION = (torch.float32, torch.bfloat16, torch.float16), "must be float32, bfloat16 or float16"
-
 # By the names of arguments, which mean the same in every op (dequantize has a dtype of its own).
 _DTYPES = {
-    **dict.fromkeys(("dtype", "q", "a", "b"), _FP8),
-    **dict.fromkeys(("x", "xs", "out_dtype", "bias", "aux", "out", "aux_out"), _HIGH_PRECISION),
+    **dict.fromkeys(("dtype", "q", "a", "b"), FP8),
+    **dict.fromkeys(("x", "xs", "out_dtype", "bias", "aux", "out", "aux_out"), HIGH_PRECISION),
 }
 _MAX_DIMS = 64
 _SCALARS = ("scale", "scale_inv", "out_scale")
@@ -53,7 +49,7 @@ def _check_argument(op: str, name: str, argument: str, value: object) -> None:
     """``argument`` is how messages call the value: ``name``, or ``name[i]`` in a list."""
     if name in _DTYPES:
         dtype = value.dtype if isinstance(value, Tensor) else value
-        dtypes, expected = _HIGH_PRECISION if (op, name) == ("dequantize", "dtype") else _DTYPES[name]
+        dtypes, expected = HIGH_PRECISION if (op, name) == ("dequantize", "dtype") else _DTYPES[name]
         _require(dtype in dtypes, op, argument, expected, ", got ", dtype)
         if isinstance(value, Tensor):
             dims = f"must have at most {_MAX_DIMS} dimensions, got "
@@ -110,7 +106,7 @@ def _product_shape(op: str, a: Tensor, b: Tensor) -> tuple[int | torch.SymInt, .
     _require(a.dim() >= 1, op, "a", "must have at least one dimension, got shape ()")
     _require(b.dim() == 2, op, "b", "must be [N, K], got shape ", b.shape)
     formats = "must be float8_e4m3fn when a is float8_e5m2, got "
-    _require(_E4M3 in (a.dtype, b.dtype), op, "b", formats, b.dtype)
+    _require(torch.float8_e4m3fn in (a.dtype, b.dtype), op, "b", formats, b.dtype)
     k, other = a.shape[-1], b.shape[-1]
     # One condition: asked one by one, they would make a graph for each way to meet them.
     fits = (k == other) | (k == _ceil16(other)) | (other == _ceil16(k))
