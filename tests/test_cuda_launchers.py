@@ -169,8 +169,8 @@ def test_dequantize_takes_contiguous_codes_of_any_address_in_chunks(emu, once, d
 @pytest.mark.parametrize("offset", [0, 3])
 def test_dequantize_where_blocks_take_several_turns(emu, once, size, offset):
     """8 blocks of 4096 codes, 4 at a time (2 if not aligned): the second turn begins at 131,072 (65,536)."""
-    emu.configure(multiprocessors=1)
     emu.set_device(6)
+    emu.configure(multiprocessors=1)
     q = fp8((150_016,), E4M3)[offset : offset + size]
     for dtype in (torch.bfloat16, torch.float32):
         assert_matches_reference(once, "dequantize", q, scalar(1.7), dtype)
@@ -212,8 +212,8 @@ def dbias_on(
     emu: Any, device: int, multiprocessors: int, call: Callable[[], tuple[Tensor, ...]]
 ) -> tuple[Tensor, int]:
     """The sums that a device of so many multiprocessors makes, and the number of its tiles."""
-    emu.configure(multiprocessors=multiprocessors)
     emu.set_device(device)
+    emu.configure(multiprocessors=multiprocessors)
     emu.count(True)
     before = len(emu.launches())
     dbias = call()[3]

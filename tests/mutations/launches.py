@@ -18,6 +18,9 @@ STREAMS = [
       tests=(f"{KERNELS}::test_bytes_while_a_graph_is_captured",)),
     M("capture elsewhere", "cudaMalloc as if this thread were part of it", STATE,
       RELAXED, "cudaStreamCaptureModeGlobal", tests=MACHINE),
+    M("capture elsewhere", "the zeroes are waited for", STATE, "    return chunk.next++;\n",
+      "    check(cudaStreamSynchronize(stream_of(context)), \"wait\");\n    return chunk.next++;\n",
+      tests=MACHINE),
     M("capture elsewhere", "the thread stays relaxed", STATE, EXCHANGE, "", times=2, nth=1, tests=MACHINE),
 ]  # fmt: skip
 
