@@ -105,6 +105,7 @@ struct RowsArgs {
   bool reverse;  // from the end, where the pass before has just been
   Global<uint8_t> q;
   int64_t q_stride;
+  Format format;
   Global<const float> scale;
   Finish finish;  // slot null: nothing to finish
 };
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(32 * kRowWarps, 1)
           for (int part = 0; part < Source::kParts; ++part) amax = amax_of(v[part], amax);
           if constexpr (kEncode) {
             uint32_t codes[2];
-            encode8<Fp8>(v[0], scale, codes);
+            encode8<Fp8>(v[0], scale, args.format, codes);
             store_segment<T>(Access{}, q + r * args.q_stride, own_codes<T>(codes, lane), valid, lane);
           }
         });
@@ -155,6 +156,7 @@ struct TileArgs {
   Extent extent;  // of one part
   Global<uint8_t> q;
   int64_t q_stride;
+  Format format;
   Transposed transposed;
   Global<float> sums;  // [row tiles, kParts * columns]
   Global<const float> scale;
@@ -208,7 +210,7 @@ __device__ __forceinline__ void cast_tile(const TileArgs<Source>& args, uint32_t
             for (int e = 0; e < 8; ++e) sums[part][e] += v[part][e];
           }
           uint32_t loaded_codes[2];
-          encode8<Fp8>(v[part], scale, loaded_codes);
+          encode8<Fp8>(v[part], scale, args.format, loaded_codes);
           uint2& own = codes[part][r];
           own = own_codes<T>(loaded_codes, lane);
           store_segment<T>(Access{}, q + (r * args.q_stride + part * args.extent.columns), own, valid, lane);

@@ -5,6 +5,8 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include <type_traits>
+
 #include "core/fp8.h"
 
 namespace transcast::cuda {
@@ -73,6 +75,20 @@ __device__ __forceinline__ void encode8(const float (&v)[8], float scale, uint32
   for (int w = 0; w < 2; ++w) {
     codes[w] = encode2<Fp8>(v[4 * w] * scale, v[4 * w + 1] * scale) |
                encode2<Fp8>(v[4 * w + 2] * scale, v[4 * w + 3] * scale) << 16;
+  }
+}
+
+// A format that is known at run time: one kernel for both, where arithmetic takes longer than a branch.
+struct EitherFormat {};
+
+template <class Fp8>
+__device__ __forceinline__ void encode8(const float (&v)[8], float scale, Format format, uint32_t (&codes)[2]) {
+  if constexpr (!std::is_same_v<Fp8, EitherFormat>) {
+    encode8<Fp8>(v, scale, codes);
+  } else if (format == Format::e4m3) {
+    encode8<E4M3>(v, scale, codes);
+  } else {
+    encode8<E5M2>(v, scale, codes);
   }
 }
 

@@ -26,14 +26,11 @@ template <>
 void cast_pass<Kind::activation>(const CudaContext& context, const CastArgs& args, Global<const float> scale,
                                  bool again, const Finish& finish) {
   visit_source(args, [&](const auto& operands) {
-    visit(args.format, [&](auto fp8) {
-      using Fp8 = decltype(fp8);
-      if (args.q_t) {
-        cast_tiles<Fp8, false>(context, args, operands, scale, again, finish);
-      } else {
-        cast_rows<Fp8>(context, args, operands, scale, again, finish);
-      }
-    });
+    if (args.q_t) {
+      cast_tiles<EitherFormat, false>(context, args, operands, scale, again, finish);
+    } else {
+      cast_rows<EitherFormat>(context, args, operands, scale, again, finish);
+    }
   });
 }
 

@@ -27,9 +27,7 @@ template <>
 void cast_pass<Kind::gradient>(const CudaContext& context, const CastArgs& args, Global<const float> scale, bool again,
                                const Finish& finish) {
   visit_source(args, [&](const auto& operands) {
-    visit(args.format, [&](auto fp8) {
-      cast_tiles<decltype(fp8), true>(context, args, operands, scale, again, finish);
-    });
+    cast_tiles<EitherFormat, true>(context, args, operands, scale, again, finish);
   });
 }
 

@@ -106,6 +106,7 @@ template <class Fp8, class Source>
 void cast_rows(const CudaContext& context, const CastArgs& args, const Operands<Source>& operands,
                Global<const float> scale, bool again, const Finish& finish) {
   RowsLaunch<Source> rows = rows_launch(args, operands);
+  rows.args.format = args.format;
   rows.args.scale = scale;
   rows.args.finish = finish;
   rows.args.reverse = again && fits_l2<Source>(context, args);
@@ -125,6 +126,7 @@ void cast_tiles(const CudaContext& context, const CastArgs& args, const Operands
   tile.extent = {x.rows, x.cols, kUnbounded, uint32_t(column_tiles)};
   tile.q = {args.q};
   tile.q_stride = args.out_cols();
+  tile.format = args.format;
   tile.transposed = {{args.q_t}, round_up(x.rows, kPadding)};
   tile.scale = scale;
   float* sums = args.dbias;
