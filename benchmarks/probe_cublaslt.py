@@ -20,7 +20,7 @@ import record  # noqa: E402
 import torch  # noqa: E402
 from cublaslt import CublasLt, find_library  # noqa: E402
 from lt_query import Query  # noqa: E402
-from queries import ours, queries  # noqa: E402
+from queries import non_finite, ours, queries  # noqa: E402
 from record import Step  # noqa: E402
 
 DEFAULT = Query()
@@ -55,16 +55,16 @@ def ask(step: Step, lt: CublasLt) -> None:
 
 
 def run(step: Step, lt: CublasLt | None) -> None:
+    def multiply(run: lt_runs.Run) -> str:
+        if step.dry:
+            run.compute()
+            return "SUCCESS"
+        return on_the_gpu(lt, run)
+
     counts = {True: 0, False: 0, None: 0}
     for query, beta in ours():
         if step.dry:
             query = replace(query, m=min(query.m, 48), n=min(query.n, 32), k=min(query.k, 160))
-
-        def multiply(run: lt_runs.Run) -> str:
-            if step.dry:
-                run.compute()
-                return "SUCCESS"
-            return on_the_gpu(lt, run)
 
         def one() -> None:
             found = lt_runs.verdict(query, beta, step.device, multiply)
@@ -74,6 +74,14 @@ def run(step: Step, lt: CublasLt | None) -> None:
 
         step.attempt("product", one)
     step.row(op="products", right=counts[True], wrong=counts[False], refused=counts[None])
+    for query in non_finite():
+
+        def one() -> None:
+            found = lt_runs.shows_nan(query, step.device, multiply)
+            step.failures += False in found.values()
+            step.row(op="nan", query=asked(query), **found)
+
+        step.attempt("nan", one)
 
 
 def on_the_gpu(lt: CublasLt, run: lt_runs.Run) -> str:

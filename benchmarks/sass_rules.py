@@ -34,6 +34,7 @@ KERNELS = {
     "epilogue_kernel": Shape((256,), 0),
     "epilogue_fp8_kernel": Shape((256,), MAXIMA),
     "bias_kernel": Shape((256,), 0),
+    "arrange_kernel": Shape((256,), 0),
     "finish_fp8_kernel": Shape((1,), 0),
     "probe_kernel": Shape((1,), 0),
 }

@@ -108,11 +108,13 @@ SHAPES = [
 LARGE_SHAPES = [(2049, 2080), (2048, 2112)]
 # Operator shapes of transformers in full.
 OPERATOR_SHAPES = [(2048, 12288), (768, 1024), (256, 65536), (65536, 128), (1481, 677)]
-# (M, N, K): one to a few rows, ragged sides, more than the 512 x 512 x 2048 that fit one panel on each side.
+# (M, N, K): one to a few rows, ragged sides, more than the 512 x 512 x 2048 that fit one panel on each side, and N and K
+# in sixteens, which cuBLASLt multiplies as they are.
 GEMM_SHAPES = [
     (1, 1, 1), (1, 16, 16), (7, 15, 33), (17, 24, 712), (50, 33, 8), (64, 64, 64), (129, 130, 131),
     (1, 257, 513), (3, 1, 1000), (4, 67, 40), (5, 67, 40), (96, 128, 256), (24, 50, 17), (520, 30, 70),
     (2, 1031, 70), (9, 600, 2100),
+    (33, 48, 160), (200, 256, 528), (16, 32, 2080), (2, 1024, 64),
 ]  # fmt: skip
 LARGE_GEMM_SHAPES = [(530, 1030, 2065)]
 EMPTY_GEMM_SHAPES = [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 7), (0, 0, 0)]

@@ -61,13 +61,15 @@ def test_S2_empty(backend, shape):
     assert (scale_inv.item(), amax.item()) == (0.5, 0.0)
 
 
-@pytest.mark.parametrize("m", [2, 9])
+@pytest.mark.parametrize("shape", [(2, 30, 20), (9, 30, 20), (9, 32, 32)], ids=shape_id)
+@pytest.mark.parametrize("epilogue", ["none", "relu"])
 @pytest.mark.parametrize("code, amax_bits, codes", [(0x7F, 0x7FC00000, 0x7F), (0x7C, 0x7F800000, 0x7E)])
-def test_V4_non_finite_operands_poison_scale_inv(backend, m, code, amax_bits, codes):
+def test_V4_non_finite_operands_poison_scale_inv(backend, shape, epilogue, code, amax_bits, codes):
     """One NaN or Inf in e5m2 data: its row's codes are NaN or saturated, amax shows it, scale_inv is NaN."""
-    a, b, one = fp8_integers((m, 20), E5M2, 1), torch.ones(30, 20).to(E4M3), scalar(1.0)
+    m, n, k = shape
+    a, b, one = fp8_integers((m, k), E5M2, 1), torch.ones(n, k).to(E4M3), scalar(1.0)
     a.view(torch.uint8)[1, 19] = code
-    q, scale_inv, amax = backend.run("gemm_fp8", a, b, one, one, one, None, "none", E4M3, False, None)
+    q, scale_inv, amax = backend.run("gemm_fp8", a, b, one, one, one, None, epilogue, E4M3, False, None)
     assert (q[1].view(torch.uint8) == codes).all() and torch.isfinite(q[0].to(torch.float32)).all()
     assert amax.view(torch.int32).item() == amax_bits
     assert scale_inv.view(torch.int32).item() == 0x7FC00000

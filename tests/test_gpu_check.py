@@ -23,6 +23,7 @@ import kernels  # noqa: E402
 import layers  # noqa: E402
 import lt_runs  # noqa: E402
 import products  # noqa: E402
+import queries  # noqa: E402
 import record  # noqa: E402
 import sanitize  # noqa: E402
 import smoke  # noqa: E402
@@ -254,6 +255,20 @@ def test_probe_spreads_scales_as_documented():
     assert each[127, 299] == stored[0, 2] and each[128, 127] == stored[1, 0]
     stored, each = lt_runs.scales("outer_vec", rows, k)
     assert stored.shape == (200,) and each[7, 9] == stored[7]
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_probe_sees_where_a_nan_is_dropped(drops):
+    def multiply(run: lt_runs.Run) -> str:
+        run.compute()
+        if drops:
+            run.d.copy_(run.d.float().nan_to_num().to(run.d.dtype))
+            run.amax.nan_to_num_()
+        return "SUCCESS"
+
+    for query in queries.non_finite():
+        seen = {"d": not drops} | ({"amax": not drops} if query.amax else {})
+        assert lt_runs.shows_nan(query, "cpu", multiply) == {"status": "SUCCESS", **seen}
 
 
 def test_probe_notes_a_refusal():

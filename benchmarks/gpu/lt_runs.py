@@ -121,6 +121,18 @@ def _worst(got: Tensor, exact: Tensor, allowed: Tensor, type_: str) -> float:
     return float(ratio.nan_to_num(torch.inf).max())
 
 
+def shows_nan(query: Query, device: str, multiply: Callable[[Run], str]) -> dict:
+    """One row: whether a NaN in an operand reaches its row of D, and the amax of D."""
+    with torch.device(device):
+        run = Run(query, 0.0)
+        run.b[0, 0] = torch.nan
+    status = multiply(run)
+    if status != "SUCCESS":
+        return {"status": status, "d": None}
+    row = {"status": status, "d": bool(run.d.float()[0].isnan().all() and not run.d.float()[1:].isnan().any())}
+    return row | ({"amax": bool(run.amax.isnan())} if query.amax else {})
+
+
 def verdict(query: Query, beta: float, device: str, multiply: Callable[[Run], str]) -> dict:
     """One row: the status of the product, and how its results compare."""
     with torch.device(device):

@@ -88,6 +88,13 @@ def queries() -> Iterator[Asked]:
         yield from section()
 
 
+def non_finite() -> Iterator[Query]:
+    """Whose epilogues and outputs must let a NaN through, which the documentation leaves open."""
+    for epi, d in product(("default", "relu", "relu_bias"), ("bf16", "f32", "e4m3")):
+        fp8 = is_fp8(d)
+        yield Query(m=32, n=32, k=32, d=d, epi=epi, bias="bf16" if "bias" in epi else None, dscale=fp8, amax=fp8)
+
+
 def ours() -> Iterator[tuple[Query, float]]:
     """What transcast would have cuBLASLt compute, with its beta: these products are run."""
     kinds = [
