@@ -10,8 +10,8 @@ CONVERT, TILE, SEGMENT, CAST, PASSES = "convert.cuh", "tile.cuh", "segment.cuh",
 SWIZZLE = "int(uint32_t(lane * warps) / uint32_t(kMaxWarps)) & (warps - 1)"
 
 PLACES = [
-    M("swapped q and q_t", "tiles", PASSES, "tile.q = {args.q};\n  tile.q_stride = args.out_cols();\n  tile.transposed = {{args.q_t}",
-      "tile.q = {args.q_t};\n  tile.q_stride = args.out_cols();\n  tile.transposed = {{args.q}"),
+    M("swapped q and q_t", "tiles", PASSES, "tile.q = {args.q};\n  tile.q_stride = args.out_cols();\n  tile.format = args.format;\n  tile.transposed = {{args.q_t}",
+      "tile.q = {args.q_t};\n  tile.q_stride = args.out_cols();\n  tile.format = args.format;\n  tile.transposed = {{args.q}"),
     M("swapped q and q_t", "many matrices", "multi_quantize.cu", "x.cols, {args.q}, {args.q_t},", "x.cols, {args.q_t}, {args.q},"),
     M("wrong stride", "q has its operand's", PASSES, "tile.q_stride = args.out_cols();", "tile.q_stride = args.x.stride;"),
     M("wrong stride", "rows of codes", PASSES, "rows.q_stride = x.cols;", "rows.q_stride = x.stride;"),
