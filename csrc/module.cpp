@@ -33,7 +33,11 @@ py::dict device_facts() {
 
 py::list gemm_plans() {
   py::list plans;
-  for (const auto& plan : transcast::cuda::plans()) {
+  const std::vector<transcast::cuda::PlanFacts> all = [] {
+    const py::gil_scoped_release meanwhile;  // a thread that runs a plan may be waiting for the interpreter
+    return transcast::cuda::plans();
+  }();
+  for (const auto& plan : all) {
     plans.append(py::dict("device"_a = plan.device, "description"_a = plan.description,
                           "candidates"_a = plan.candidates, "chosen"_a = plan.chosen,
                           "workspace_bytes"_a = plan.workspace_bytes, "calls"_a = plan.calls));
@@ -78,7 +82,8 @@ PYBIND11_MODULE(_cuda, m) {
   m.def("device_facts", &device_facts, "What the CUDA runtime says of itself and of this machine.");
   m.def("gemm_plans", &gemm_plans, "The GEMM plans in use, most recently used first.");
   m.def("gemm_support", &gemm_support, "Which GEMMs cuBLASLt computes, which it leaves to us, which nobody does.");
-  m.def("gemm_scalings", &gemm_scalings, "arch"_a, "(scaling, way, why) for 89, 90, ... with the library that is loaded.");
+  m.def("gemm_scalings", &gemm_scalings, "arch"_a,
+        "(scaling, way, why) for 89, 90, ... with the library that is loaded.");
 }
 #else
 PYBIND11_MODULE(_C, m) {

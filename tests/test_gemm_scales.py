@@ -82,6 +82,11 @@ def test_outputs_bias_and_formats(on, kinds, pair, out_dtype):
 
 
 @together
+def test_fast_accum_is_a_permission(on, kinds):
+    check_gemm(on, operands((12, 32, 160), kinds), fast_accum=True)
+
+
+@together
 def test_epilogues(on, kinds):
     m, n, k = shape = (12, 32, 160)
     args, bias = operands(shape, kinds), normal((n,), torch.float32)

@@ -32,15 +32,23 @@ struct Extent {
   }
 };
 
-// Nothing uses `first` before `last` is loaded, so that the loads between are issued together: ptxas spreads them over
-// the first row's arithmetic where that is long, and each is waited for by itself. What is added is zero, as blocks
+// Nothing uses the first row before all others are loaded, so that their loads are issued together: ptxas spreads them
+// over the first row's arithmetic where that is long, and each is waited for by itself. What is added is zero, as blocks
 // have one dimension; the compiler does not know.
-__device__ __forceinline__ void keep_together(uint4& first, const uint4& last) {
-  const uint32_t none = blockDim.y - 1;
-  first.x |= last.x & none;
-  first.y |= last.x & none;
-  first.z |= last.x & none;
-  first.w |= last.x & none;
+template <class Access, int kCount, int kBatch, int kOperands>
+__device__ __forceinline__ void keep_together(Raw<Access, kCount> (&raw)[kBatch][kOperands]) {
+  uint32_t others = 0;
+#pragma unroll
+  for (int r = 1; r < kBatch; ++r) {
+#pragma unroll
+    for (int i = 0; i < kOperands; ++i) others |= raw[r][i].chunk[0].x;
+  }
+  others &= blockDim.y - 1;
+  uint4& first = raw[0][0].chunk[0];
+  first.x |= others;
+  first.y |= others;
+  first.z |= others;
+  first.w |= others;
 }
 
 // body(r, valid, v) for the kRows rows from `first`, r counting from 0: the values of this lane. Rows are loaded a
@@ -73,9 +81,7 @@ __device__ __forceinline__ void for_rows(const Source& source, const Extent& ext
         raw[r][i] = load_segment<T>(Access{}, source.operand[i], row_start(i, batch + r), valid[batch + r], lane);
       }
     }
-    if constexpr (Source::kLong && kBatch > 1) {
-      keep_together(raw[0][0].chunk[0], raw[kBatch - 1][kOperands - 1].chunk[0]);
-    }
+    if constexpr (Source::kLong && kBatch > 1) keep_together(raw);
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) {
       Chunks<T> in[kOperands];
@@ -172,6 +178,7 @@ __device__ __forceinline__ void store_sums(TileSmem& smem, const float (&sums)[8
 #pragma unroll
   for (int e = 0; e < 8; ++e) sts(smem.sums[warp][e * kPitch + lane], sums[e]);
   __syncthreads();
+#pragma unroll 1  // two turns at most
   for (int c = threadIdx.x; c < kSegment; c += blockDim.x) {
     const int element = Lanes<T>::kHalves ? c / 128 * 4 + c % 4 : c % 8;
     const int owner = Lanes<T>::kHalves ? c % 128 / 4 : c / 8;

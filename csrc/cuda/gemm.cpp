@@ -22,24 +22,28 @@ struct Target {
 
 bool is_multiple_of_16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
+bool is_block(Scaling scaling) { return scaling == Scaling::block_1x128 || scaling == Scaling::block_128x128; }
+
 // What cuBLASLt asks of an FP8 operand: 16-byte aligned rows, and multiples of so many rows and columns.
 struct Multiples {
   int64_t a_rows, b_rows, columns;
 };
 
 Multiples multiples_for(Scaling scaling) {
-  const bool blocks = scaling == Scaling::block_1x128 || scaling == Scaling::block_128x128;
-  return {blocks ? 4 : 1, kPadding, scaling == Scaling::mx_1x32 ? kMxBlock : kPadding};
+  return {is_block(scaling) ? 4 : 1, kPadding, scaling == Scaling::mx_1x32 ? kMxBlock : kPadding};
 }
 
+// Rows must not share memory: expanded ones, and windows.
 bool usable(const Codes& q, int64_t rows, int64_t columns) {
-  return is_multiple_of_16(q.data) && q.cols % columns == 0 && (q.rows <= 1 || q.stride % kPadding == 0) &&
-         q.rows % rows == 0;
+  const bool apart = q.rows <= 1 || (q.stride >= q.cols && q.stride % kPadding == 0);
+  return is_multiple_of_16(q.data) && apart && q.cols % columns == 0 && q.rows % rows == 0;
 }
 
-bool usable(const void* data, int64_t stride, int64_t element_bytes) {
-  return is_multiple_of_16(data) && stride * element_bytes % 16 == 0;
+bool usable(const void* data, int64_t columns, int64_t stride, int64_t element_bytes) {
+  return is_multiple_of_16(data) && stride >= columns && stride * element_bytes % 16 == 0;
 }
+
+Format format_of(Output type) { return type == Output::e4m3 ? Format::e4m3 : Format::e5m2; }
 
 int64_t element_bytes(Output type) { return type == Output::f32 ? 4 : is_fp8(type) ? 1 : 2; }
 
@@ -70,7 +74,7 @@ Product product_of(const Request& request, const Codes& a, const Codes& b, const
   p.b = b.data;
   p.a_stride = p.m <= 1 ? a.cols : a.stride;
   p.b_stride = b.rows <= 1 ? b.cols : b.stride;
-  p.fast_accum = args.fast_accum;
+  p.fast_accum = args.fast_accum && !is_block(request.a_scaling);  // a permission, which blocks have no use for
   return p;
 }
 
@@ -82,27 +86,30 @@ void set_scales(const CudaContext& context, const GemmArgs& args, Product& p) {
 // The whole product in one cublasLtMatmul, if operands and output lie as it needs them and it has an algorithm.
 bool run_native(const CudaContext& context, const Request& request, const Codes& a, const Codes& b,
                 const GemmArgs& args, const Target& target) {
-  if (!usable(target.data, target.stride, element_bytes(target.type))) return false;
+  const int64_t columns = args.b.rows;
+  if (!usable(target.data, columns, target.stride, element_bytes(target.type))) return false;
   const void* aux = args.aux ? args.aux : args.aux_out;
-  if (aux && !usable(aux, args.aux_stride, int64_t(size_of(args.aux_dtype)))) return false;
+  if (aux && !usable(aux, columns, args.aux_stride, int64_t(size_of(args.aux_dtype)))) return false;
   Product p = product_of(request, a, b, args);
   if (p.m != args.a.rows || p.n != args.b.rows) return false;
   set_scales(context, args, p);
   p.d = target.data;
   p.d_stride = target.stride;
   p.accumulate = target.accumulate;
-  p.bias = rounded_bias(context, args);
+  p.bias = usable_bias(context, args);
   p.bias_dtype = args.bias_rounding;
-  if (p.bias && !is_multiple_of_16(p.bias)) return false;
   p.aux = const_cast<void*>(aux);
   p.aux_stride = args.aux_stride;
   if (is_fp8(target.type)) {
     p.d_scale = target.out_scale;
-    p.d_amax = target.amax;
-    check(cudaMemsetAsync(target.amax, 0, sizeof(float), stream_of(context)), "cudaMemsetAsync");
+    p.d_amax = static_cast<float*>(context.allocate(sizeof(float), context.state));
+    check(cudaMemsetAsync(p.d_amax, 0, sizeof(float), stream_of(context)), "cudaMemsetAsync");
   }
   if (!run(context, p)) return false;
-  if (is_fp8(target.type)) finish_fp8(context, target.out_scale, target.amax, target.scale_inv);
+  if (is_fp8(target.type)) {
+    const Codes q{static_cast<const uint8_t*>(target.data), format_of(target.type), p.m, p.n, p.n};
+    finish_fp8(context, q, p.d_amax, target.out_scale, target.scale_inv, target.amax);
+  }
   return true;
 }
 
@@ -118,8 +125,10 @@ const float* run_plain(const CudaContext& context, Request request, const Codes&
   if (args.a_scale_inv.scaling != Scaling::row) set_scales(context, args, p);
   p.d = context.allocate(p.m * p.n * int64_t(sizeof(float)), context.state);
   p.d_stride = p.n;
-  if (!run(context, p)) throw std::runtime_error("transcast: cuBLASLt has no algorithm for " + describe(p));
-  return static_cast<const float*>(p.d);
+  p.followed = true;
+  if (run(context, p)) return static_cast<const float*>(p.d);
+  throw std::runtime_error("transcast: cuBLASLt has no algorithm for " + describe(p) +
+                           "; padding M, N and K to multiples of 128, or CUBLASLT_LOG_LEVEL=5, may tell more");
 }
 
 void finish(const CudaContext& context, const GemmArgs& args, const float* acc, int64_t acc_stride,
@@ -131,9 +140,8 @@ void finish(const CudaContext& context, const GemmArgs& args, const float* acc, 
   e.by_row = acc && args.a_scale_inv.scaling == Scaling::row;
   e.accumulate = target.accumulate;
   if (is_fp8(target.type)) {
-    const Format format = target.type == Output::e4m3 ? Format::e4m3 : Format::e5m2;
-    epilogue_fp8(context, e, target.out_scale, format, static_cast<uint8_t*>(target.data), target.scale_inv,
-                 target.amax);
+    epilogue_fp8(context, e, target.out_scale, format_of(target.type), static_cast<uint8_t*>(target.data),
+                 target.scale_inv, target.amax);
   } else {
     e.out = target.data;
     e.out_dtype = DType(int(target.type));
@@ -145,7 +153,10 @@ void finish(const CudaContext& context, const GemmArgs& args, const float* acc, 
 void multiply(const CudaContext& context, const GemmArgs& args, const Target& target) {
   const Request request = request_of(context, args, target.type);
   const Support verdict = support(request);
-  if (verdict.way == Way::refused) throw std::invalid_argument("transcast: gemm: " + std::string(verdict.why));
+  if (verdict.way == Way::refused) {
+    throw std::invalid_argument(std::string("transcast::") + (is_fp8(target.type) ? "gemm_fp8: " : "gemm: ") +
+                                verdict.why + ", got " + describe(product_of(request, args.a, args.b, args)));
+  }
   if (args.a.rows == 0 || args.b.rows == 0 || args.a.cols == 0) return finish(context, args, nullptr, 0, target);
   const Multiples of = multiples_for(args.a_scale_inv.scaling);
   const Codes a = usable(args.a, of.a_rows, of.columns) ? args.a : padded(context, args.a, of.columns);

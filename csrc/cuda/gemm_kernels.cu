@@ -262,10 +262,27 @@ EpilogueDevice device_args(const EpilogueArgs& args) {
   return d;
 }
 
-__global__ void finish_fp8_kernel(Global<const float> out_scale, Global<float> amax, Global<float> scale_inv) {
-  const uint32_t bits = bits_of(ldcg(amax)) & 0x7fffffffu;
-  stg(scale_inv, scale_inv_of(ldg(out_scale, true), bits), true);
-  stg(amax, canonical(float_of(bits)), true);
+struct FinishFp8Args {
+  Global<const uint8_t> q;
+  int64_t chunks;
+  uint32_t step;  // in each byte: what lifts a NaN's magnitude, and no other's, to 0x80
+  Global<float> library_amax;
+  Finish finish;
+};
+
+__global__ void __launch_bounds__(kThreads) finish_fp8_kernel(const __grid_constant__ FinishFp8Args args) {
+  Maxima& maxima = shared<Maxima>();
+  uint32_t nans = 0;
+  for (int64_t first = int64_t(blockIdx.x) * kThreads; first < args.chunks; first += int64_t(gridDim.x) * kThreads) {
+    const int64_t i = first + threadIdx.x;
+    const uint4 codes = ldg((args.q + 16 * i).as<const uint4>(), i < args.chunks);
+    const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) nans |= ((words[w] & 0x7f7f7f7fu) + args.step) & 0x80808080u;
+  }
+  publish(maxima, nans != 0 ? kNanBits : bits_of(ldcg(args.library_amax)) & 0x7fffffffu);
+  __syncthreads();
+  finish_block(args.finish, maxima, gridDim.x);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -310,13 +327,24 @@ void epilogue_fp8(const CudaContext& context, const EpilogueArgs& args, const fl
          sizeof(Maxima), stream_of(context), d);
 }
 
-void finish_fp8(const CudaContext& context, const float* out_scale, float* amax, float* scale_inv) {
-  launch(finish_fp8_kernel, dim3(1), dim3(1), 0, stream_of(context), Global<const float>{out_scale},
-         Global<float>{amax}, Global<float>{scale_inv});
+void finish_fp8(const CudaContext& context, const Codes& q, float* library_amax, const float* out_scale,
+                float* scale_inv, float* amax) {
+  FinishFp8Args args{};
+  args.q = {q.data};
+  args.chunks = q.rows * q.cols / 16;
+  args.step = 0x01010101u * (q.format == Format::e4m3 ? 0x80 - 0x7f : 0x80 - 0x7d);
+  args.library_amax = {library_amax};
+  args.finish.slot = {take_slot(context)};
+  args.finish.given_scale = {out_scale};
+  args.finish.amax = {amax};
+  args.finish.scale_inv = {scale_inv};
+  launch(finish_fp8_kernel, dim3(grid_for(context, blocks_for(args.chunks))), dim3(kThreads), sizeof(Maxima),
+         stream_of(context), args);
 }
 
-const void* rounded_bias(const CudaContext& context, const GemmArgs& args) {
-  if (args.bias == nullptr || args.bias_dtype == args.bias_rounding) return args.bias;
+const void* usable_bias(const CudaContext& context, const GemmArgs& args) {
+  const bool on_16_bytes = reinterpret_cast<uintptr_t>(args.bias) % 16 == 0;
+  if (args.bias == nullptr || (args.bias_dtype == args.bias_rounding && on_16_bytes)) return args.bias;
   const int64_t n = args.b.rows;
   auto* out = static_cast<uint8_t*>(context.allocate(n * int64_t(size_of(args.bias_rounding)), context.state));
   launch(bias_kernel, dim3(uint32_t(blocks_for(n))), dim3(kThreads), 0, stream_of(context),

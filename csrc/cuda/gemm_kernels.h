@@ -24,10 +24,13 @@ void epilogue(const CudaContext&, const EpilogueArgs&);
 void epilogue_fp8(const CudaContext&, const EpilogueArgs&, const float* out_scale, Format, uint8_t* q, float* scale_inv,
                   float* amax);
 
-// What cuBLASLt leaves to do beside its FP8 output: a canonical amax, and the scale_inv that belongs to it.
-void finish_fp8(const CudaContext&, const float* out_scale, float* amax, float* scale_inv);
+// What cuBLASLt leaves to do beside its FP8 output q: scale_inv and a canonical amax, from the library's own. What that
+// makes of a NaN is not documented, so q is searched for one. q: 16-byte aligned, gapless, its columns a multiple
+// of 16.
+void finish_fp8(const CudaContext&, const Codes& q, float* library_amax, const float* out_scale, float* scale_inv,
+                float* amax);
 
-// A bias in the dtype that cuBLASLt adds, in workspace memory.
-const void* rounded_bias(const CudaContext&, const GemmArgs&);
+// A bias in the dtype that cuBLASLt adds and on 16 bytes: the caller's own, or a copy in workspace memory.
+const void* usable_bias(const CudaContext&, const GemmArgs&);
 
 }  // namespace transcast::cuda

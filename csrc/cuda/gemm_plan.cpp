@@ -11,7 +11,7 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "cuda/error.h"
+#include "cuda/capture.h"
 
 namespace transcast::cuda {
 namespace {
@@ -41,8 +41,6 @@ cudaDataType_t type_of(Output out) {
 cudaDataType_t c_type_of(const Product& p) {
   return is_fp8(p.request.out) ? type_of(p.bias ? p.bias_dtype : DType::bf16) : type_of(p.request.out);
 }
-
-int bytes_of(Output out) { return out == Output::f32 ? 4 : is_fp8(out) ? 1 : 2; }
 
 cublasLtEpilogue_t epilogue_of(const Product& p) {
   switch (p.request.epilogue) {
@@ -116,7 +114,7 @@ uint32_t alignment_of(const void* pointer) {
 
 // Everything that a plan depends on. All fields have one size, so that there is no padding to compare.
 struct Key {
-  std::array<int64_t, 27> fields;
+  std::array<int64_t, 28> fields;
   bool operator==(const Key& other) const { return fields == other.fields; }
 };
 
@@ -126,7 +124,7 @@ Key key_of(const CudaContext& context, const Product& p) {
            p.bias != nullptr, r.aux, int64_t(r.aux_dtype), int64_t(r.out), p.m, p.n, p.k, p.a_stride, p.b_stride,
            p.d_stride, p.aux_stride, int64_t(p.bias_dtype), p.fast_accum, p.accumulate, alignment_of(p.a),
            alignment_of(p.b), alignment_of(p.d), alignment_of(p.bias), alignment_of(p.aux), p.d_amax != nullptr,
-           p.a_scale_inv != nullptr}};
+           p.a_scale_inv != nullptr, p.followed}};
 }
 
 struct KeyHash {
@@ -145,12 +143,8 @@ cublasLtHandle_t handle_of(int device) {
   static std::array<Handle, kMaxDevices> handles;
   Handle& one = handles.at(size_t(device));
   std::call_once(one.made, [&] {
-    // It may allocate on the device: allowed while a graph is captured, if this thread says that it is no part of it.
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
-    const cublasStatus_t status = cublasLtCreate(&one.handle);
-    cuda::check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
-    check(status, "cublasLtCreate");
+    const OutsideOfCaptures now;
+    check(cublasLtCreate(&one.handle), "cublasLtCreate");
   });
   return one.handle;
 }
@@ -237,10 +231,7 @@ class Plan {
         cublasLtMatmulAlgoGetHeuristic(handle_of(device_), descriptor_.get(), a_.get(), b_.get(), c_.get(), d_.get(),
                                        preference.get(), kCandidates, results.data(), &found);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return;
-    if (status != CUBLAS_STATUS_SUCCESS) {
-      throw std::runtime_error("transcast: cublasLtMatmulAlgoGetHeuristic failed with " + described(status) + " for " +
-                               description_);
-    }
+    check(status, "cublasLtMatmulAlgoGetHeuristic");
     for (int i = 0; i < found; ++i) {
       if (results[size_t(i)].state == CUBLAS_STATUS_SUCCESS) candidates_[size_t(count_++)] = results[size_t(i)];
     }
@@ -267,7 +258,7 @@ class Cache {
       entries_.splice(entries_.begin(), entries_, found->second);
       return entries_.front().second;
     }
-    entries_.emplace_front(key, std::make_shared<Plan>(context, p));
+    entries_.emplace_front(key, made(context, p));
     index_[key] = entries_.begin();
     if (entries_.size() > kMostPlans) {
       index_.erase(entries_.back().first);
@@ -290,6 +281,16 @@ class Cache {
   }
 
  private:
+  // The heuristic may load code.
+  static std::shared_ptr<Plan> made(const CudaContext& context, const Product& p) {
+    const OutsideOfCaptures now;
+    try {
+      return std::make_shared<Plan>(context, p);
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(std::string(error.what()) + " for " + describe(p));
+    }
+  }
+
   using Entries = std::list<std::pair<Key, std::shared_ptr<Plan>>>;
   std::mutex mutex_;
   Entries entries_;
@@ -320,7 +321,7 @@ std::string describe(const Product& p) {
   if (!p.a_scale_inv) text << " left out";
   if (p.bias) text << " bias " << name_of(output_of(p.bias_dtype));
   if (p.aux) text << " aux " << name_of(output_of(r.aux_dtype)) << " stride " << p.aux_stride;
-  text << (p.accumulate ? " accumulate" : "") << (p.fast_accum ? " fast_accum" : "") << " strides " << p.a_stride << "/"
+  text << (p.followed ? " then a kernel of transcast" : "") << (p.accumulate ? " accumulate" : "") << (p.fast_accum ? " fast_accum" : "") << " strides " << p.a_stride << "/"
        << p.b_stride << "/" << p.d_stride << " alignments " << alignment_of(p.a) << "/" << alignment_of(p.b) << "/"
        << alignment_of(p.d) << " arch " << r.arch / 10 << "." << r.arch % 10 << " cuBLASLt " << r.library;
   return text.str();

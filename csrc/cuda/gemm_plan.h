@@ -28,6 +28,7 @@ struct Product {
   const float* d_scale;  // FP8 output; else null
   float* d_amax;
   bool fast_accum, accumulate;
+  bool followed;  // by a kernel that does what the library leaves to it
 };
 
 // Runs it on the context's stream. False if cuBLASLt has no algorithm for it; throws on any other failure.

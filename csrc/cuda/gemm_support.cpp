@@ -37,12 +37,12 @@ struct Rule {
 };
 
 constexpr int kNoLimit = 1 << 30;
-constexpr int kBlockLibrary = 120900, kMxLibrary = 120800;
+constexpr int kBlockLibrary = 120900, kMxLibrary = 120900;
 constexpr unsigned kHighPrecision = set(Output::f32, Output::bf16, Output::f16);
 constexpr unsigned kSixteenBit = set(Output::bf16, Output::f16);
 constexpr unsigned kFp8 = set(Output::e4m3, Output::e5m2);
 constexpr unsigned kLinear = set(Kind::none, Kind::bias);
-constexpr unsigned kRelu = set(Kind::none, Kind::bias, Kind::relu, Kind::relu_bias);
+constexpr unsigned kRelu = set(Kind::relu, Kind::relu_bias);
 constexpr unsigned kMixed = set(Operands::e4m3_e5m2, Operands::e5m2_e4m3);
 constexpr unsigned kTensor = set(Scaling::tensor), kRow = set(Scaling::row), kMx = set(Scaling::mx_1x32);
 constexpr unsigned kBlocks = set(Scaling::block_1x128, Scaling::block_128x128);
@@ -52,15 +52,17 @@ const Rule kRules[] = {
     {89, kNoLimit, 0, kAny, kAny, set(Operands::e5m2_e5m2), kAny, kAny, false, Way::refused,
      "no FP8 hardware multiplies e5m2 by e5m2"},
 
-    {89, kNoLimit, 0, kTensor, kTensor, kAny, kRelu, set(Output::f32, Output::bf16, Output::f16, Output::e4m3), false,
+    {89, kNoLimit, 0, kTensor, kTensor, kAny, kLinear, set(Output::f32, Output::bf16, Output::f16, Output::e4m3), false,
      Way::native, "one cublasLtMatmul"},
-    {89, kNoLimit, 0, kTensor, kTensor, kMixed, kRelu, set(Output::e5m2), false, Way::native, "one cublasLtMatmul"},
+    {89, kNoLimit, 0, kTensor, kTensor, kMixed, kLinear, set(Output::e5m2), false, Way::native, "one cublasLtMatmul"},
     {89, kNoLimit, 0, kTensor, kTensor, kAny, set(Kind::gelu, Kind::gelu_bias), kSixteenBit, false, Way::native,
      "one cublasLtMatmul"},
     {89, kNoLimit, 0, kTensor, kTensor, kAny, set(Kind::gelu_aux), set(Output::bf16), true, Way::native,
      "one cublasLtMatmul"},
     {89, kNoLimit, 0, kTensor, kTensor, kAny, set(Kind::dgelu), set(Output::bf16), true, Way::native,
      "one cublasLtMatmul"},
+    {89, kNoLimit, 0, kTensor, kTensor, kAny, kRelu, kAny, false, Way::fallback,
+     "cuBLASLt does not say what its RELU makes of NaN, which must show; FP32 GEMM, then relu in one kernel"},
     {89, kNoLimit, 0, kTensor, kTensor, kAny, set(Kind::gelu_aux_bias), kAny, false, Way::fallback,
      "cuBLASLt adds this bias to the product rounded to the output's dtype; FP32 GEMM, then bias and gelu in one "
      "kernel"},
@@ -87,7 +89,7 @@ const Rule kRules[] = {
     {100, kNoLimit, kMxLibrary, kMx, kMx, kAny, kAny, kAny, false, Way::fallback,
      "cuBLASLt's epilogues and FP8 outputs beside 1x32 scales are not relied on; FP32 GEMM with them, then one kernel"},
     {89, kNoLimit, 0, kMx, kMx, kAny, kAny, kAny, false, Way::refused,
-     "1x32 E8M0 scales need compute capability 10.0 or later and cuBLASLt 12.8"},
+     "1x32 E8M0 scales need compute capability 10.0 or later and cuBLASLt 12.9"},
     {0, kNoLimit, 0, kAny, kAny, kAny, kAny, kAny, false, Way::refused, "these scales do not go together"},
 };
 
@@ -143,8 +145,8 @@ std::vector<RuleText> support_table() {
     const int library = rule.library_min;
     const std::string number = std::to_string(library / 10000) + "." + std::to_string(library / 100 % 100);
     const std::string a = names(rule.a_scaling, kScalings), b = names(rule.b_scaling, kScalings);
-    table.push_back({archs_of(rule), library == 0 ? "any" : number, a == b ? a : a + " x " + b, names(rule.operands, kOperands),
-                     names(rule.kinds, kKinds),
+    table.push_back({archs_of(rule), library == 0 ? "any" : number, a == b ? a : a + " x " + b,
+                     names(rule.operands, kOperands), names(rule.kinds, kKinds),
                      names(rule.outputs, kOutputs) + (rule.same_aux_type ? ", aux alike" : ""), name_of(rule.way),
                      rule.why});
   }

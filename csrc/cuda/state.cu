@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "cuda/error.h"
+#include "cuda/capture.h"
 #include "cuda/finish.cuh"
 
 namespace transcast::cuda {
@@ -103,14 +103,10 @@ class SlotPool {
     Slot *next, *end;
   };
 
-  // cudaMalloc is allowed while another thread captures a graph, if this thread says that it is no part of it.
   static Slot* allocate() {
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+    const OutsideOfCaptures now;
     void* slots = nullptr;
-    const cudaError_t status = cudaMalloc(&slots, kChunkSlots * sizeof(Slot));
-    check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
-    check(status, "cudaMalloc");
+    check(cudaMalloc(&slots, kChunkSlots * sizeof(Slot)), "cudaMalloc");
     return static_cast<Slot*>(slots);
   }
 

@@ -92,6 +92,8 @@ Verdict judge_modes(const Question& q, int32_t a, int32_t b, int arch) {
   if (!rows && (!is_block(a) || !is_block(b) || both_square)) return unsupported("these scale modes together");
   if (arch != 90 || settings.version < 120900) return unsupported("vector and block scales need sm_90 and cuBLAS 12.9");
   const bool by_four = q.d.rows() % 4 == 0 && q.d.columns() % 4 == 0;
+  const bool fast = attribute<int8_t>(q, CUBLASLT_MATMUL_DESC_FAST_ACCUM) != 0;
+  if (is_block(a) && fast) return unsupported("fast accumulation beside block scales");
   if (is_block(a) && !by_four) return unsupported("block scales need m and n to be multiples of 4");
   return kFine;
 }
