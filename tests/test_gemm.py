@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import pytest
 import torch
@@ -23,8 +24,18 @@ from cases import (
     scalar,
     shape_id,
 )
-from conftest import assert_same_bytes, assert_within
-from gemm_checks import SCALE_A, SCALE_B, check_gemm, gemm_bound_of, operands, outputs, pairs, shapes
+from conftest import assert_same_bytes, assert_within, moved
+from gemm_checks import (
+    SCALE_A,
+    SCALE_B,
+    check_gemm,
+    exact_shapes,
+    gemm_bound_of,
+    operands,
+    outputs,
+    pairs,
+    shapes,
+)
 from layouts import LAYOUTS, fp8_views
 from transcast import reference
 
@@ -86,7 +97,7 @@ def test_bytes_every_code_reaches_the_product(backend, m):
 @outputs
 @pytest.mark.parametrize("epilogue", ["none", "relu", "gelu_tanh"])
 @pytest.mark.parametrize("bias_dtype", [None, *DTYPES.values()], ids=["none", *DTYPES])
-@pytest.mark.parametrize("shape", [(1, 67, 40), (33, 70, 96)], ids=shape_id)
+@pytest.mark.parametrize("shape", [(1, 67, 40), (33, 70, 96), (32, 64, 64)], ids=shape_id)
 def test_bound_bias_and_epilogue(backend, shape, bias_dtype, epilogue, out_dtype):
     bias = None if bias_dtype is None else torch.randn(shape[1], generator=torch.Generator().manual_seed(0))
     check_gemm(
@@ -111,7 +122,7 @@ def test_bias_may_be_a_strided_view(backend):
 
 @outputs
 @pytest.mark.parametrize("aux_dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("shape", [(2, 67, 40), (33, 70, 96)], ids=shape_id)
+@pytest.mark.parametrize("shape", [(2, 67, 40), (33, 70, 96), (32, 64, 64)], ids=shape_id)
 def test_bound_dgelu(backend, shape, aux_dtype, out_dtype):
     aux = 2 * torch.randn(shape[:2], generator=torch.Generator().manual_seed(0))
     aux[0, :9] = torch.tensor([0.0, -0.0, 5.3, -5.3, 12.5, -12.5, 60000.0, -60000.0, 1e-30])
@@ -126,12 +137,24 @@ def test_bound_dgelu(backend, shape, aux_dtype, out_dtype):
     check_gemm(backend, operands(shape), None, "dgelu", padded[:, : shape[1]], out_dtype)
 
 
+@outputs
+@exact_shapes
+def test_bound_epilogues_of_exact_sums(backend, shape, out_dtype):
+    m, n, _ = shape
+    args, bias = operands(shape, make=fp8_integers), torch.arange(n).remainder(5).to(out_dtype)
+    aux = torch.linspace(-6, 6, m * n).view(m, n).to(out_dtype)
+    for b in (None, bias):
+        for fast_accum in (False, True):
+            check_gemm(backend, args, b, "gelu_tanh", None, out_dtype, fast_accum, exact=True)
+            check_gemm(backend, args, b, "dgelu", aux, out_dtype, fast_accum, exact=True)
+
+
 def test_bound_gelu_tanh_over_its_range(backend):
     """K = 1: the pre-activations are chosen, from deep in the negative tail to beyond saturation."""
     a = torch.linspace(-13, 13, 400)[:, None].to(E4M3)
     b = torch.tensor([[1.0], [0.5], [1.5], [28.0]]).to(E4M3)
     for rows in (a, a[:3], a[200:201]):
-        check_gemm(backend, [rows, b, scalar(1.0), scalar(1.0)], None, "gelu_tanh")
+        check_gemm(backend, [rows, b, scalar(1.0), scalar(1.0)], None, "gelu_tanh", exact=True)
 
 
 @outputs
@@ -247,6 +270,64 @@ def test_V4_a_poisoned_scale_inv_makes_nan(backend, shape):
 @outputs
 def test_fast_accum_stays_within_its_bound(backend, out_dtype):
     check_gemm(backend, operands((33, 40, 300)), out_dtype=out_dtype, fast_accum=True)
+
+
+@pairs
+@outputs
+@exact_shapes
+def test_bytes_exact_sums_with_fast_accum(backend, shape, pair, out_dtype):
+    args = operands(shape, pair, fp8_integers)
+    got = backend.run("gemm", *args, None, "none", None, out_dtype, True)
+    want = reference.gemm(*args, None, "none", None, out_dtype, True)
+    assert_same_bytes(got + 0.0, want + 0.0, "gemm")
+
+
+def at_byte_of_256(x, byte):
+    """A copy whose address is ``byte`` bytes behind a multiple of 256, on the same device."""
+    memory = torch.empty(x.numel() * x.element_size() + 512, dtype=torch.uint8, device=x.device)
+    start = -memory.data_ptr() % 256 + byte
+    copy = memory[start : start + x.numel() * x.element_size()].view(x.dtype).view(x.shape)
+    return copy.copy_(x)
+
+
+@pytest.mark.parametrize("which", ["a", "b", "bias", "out"])
+def test_pointers_of_any_alignment(backend, which):
+    """The same product again and again: what was chosen for a pointer must not run for a less aligned one."""
+    a, b, sa, sb = operands((24, 32, 48), make=fp8_integers)
+    bias = torch.ones(32, dtype=torch.bfloat16)
+    want = reference.gemm(a, b, sa, sb, bias, "none", None, torch.bfloat16, False)
+    tensors = {"a": a, "b": b, "bias": bias, "out": torch.zeros_like(want)}
+    sa, sb = moved((sa, sb), backend.device)
+    for byte in (0, 16, 32, 2, 8, 128, 0):
+        at = {
+            name: at_byte_of_256(moved(x, backend.device), byte if name == which else 0)
+            for name, x in tensors.items()
+        }
+        backend.ops.gemm_out(
+            at["a"], at["b"], sa, sb, at["bias"], "none", None, False, False, at["out"], None
+        )
+        assert_same_bytes(at["out"].cpu(), want, f"out with {which} at byte {byte}")
+
+
+def test_threads_get_their_own_products(backend):
+    """Products alike in all but their values run at the same time."""
+    right = []
+
+    def work(seed):
+        a, b = fp8_integers((64, 256), E4M3, seed), fp8_integers((128, 256), E4M3, seed + 100)
+        args = [a, b, scalar(2.0**-seed), scalar(2.0)]
+        want = reference.gemm(*args, None, "none", None, torch.float32, False)
+        args = moved(args, backend.device)
+        for _ in range(30):
+            got = backend.ops.gemm(*args, None, "none", None, torch.float32, False)
+            right.append(torch.equal(got.cpu(), want))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert right == [True] * 120
 
 
 @outputs

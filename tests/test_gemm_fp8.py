@@ -9,7 +9,7 @@ import torch
 
 from cases import DTYPES, E4M3, E5M2, EMPTY_GEMM_SHAPES, FORMATS, fp8_integers, normal, scalar, shape_id
 from conftest import assert_same_bytes
-from gemm_checks import check_gemm_fp8, operands, pairs, shapes
+from gemm_checks import check_gemm_fp8, exact_shapes, operands, pairs, shapes
 from transcast import reference
 
 
@@ -21,6 +21,15 @@ def test_bound_fp8_output(backend, shape, epilogue, dtype, pair):
     args = operands(shape, pair)
     bias = normal((shape[1],), torch.float32) if shape[0] % 2 else None
     check_gemm_fp8(backend, args, scalar(0.37), bias, epilogue, dtype)
+
+
+@pytest.mark.parametrize("dtype", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("epilogue", ["none", "relu", "gelu_tanh"])
+@exact_shapes
+def test_bound_fp8_output_of_exact_sums(backend, shape, epilogue, dtype):
+    args, bias = operands(shape, make=fp8_integers), torch.arange(shape[1]).remainder(5).to(torch.bfloat16)
+    for b in (None, bias):
+        check_gemm_fp8(backend, args, scalar(0.37), b, epilogue, dtype, exact=True)
 
 
 @pytest.mark.parametrize("bias_dtype", DTYPES.values(), ids=DTYPES)

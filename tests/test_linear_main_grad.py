@@ -9,6 +9,7 @@ import transcast as tc
 from bounds import gemm_bound
 from cases import E4M3, E5M2, scalar
 from conftest import assert_within
+from gemm_checks import arithmetic_on
 from layer import OpCalls, composed, data, layer_like, run
 from transcast import FP8Linear, reference
 
@@ -48,11 +49,14 @@ def assert_added(main_grad: torch.Tensor, start: torch.Tensor, *products: tuple)
     exact = start.cpu().to(torch.float64)
     error = torch.zeros_like(exact)
     for operands in products:
+        is_fp8 = operands[0].dtype.itemsize == 1
+        arithmetic = arithmetic_on(main_grad.device) if is_fp8 else "fp32"
         pre, _ = reference.gemm_fp64(*operands, None, "none", None, main_grad.dtype)
         held = exact.abs() + error  # what this product may have been added to
         exact = exact + pre
         largest = exact.abs() + error
-        error = error + gemm_bound(*operands, None, "none", largest, pre, main_grad.dtype, held)[0]
+        bound = gemm_bound(*operands, None, "none", largest, pre, main_grad.dtype, held, arithmetic)[0]
+        error = error + bound
     assert_within(main_grad.cpu(), exact, error, "main_grad")
 
 
