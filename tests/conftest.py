@@ -28,11 +28,62 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 formats = pytest.mark.parametrize("fmt", FORMATS.values(), ids=FORMATS)
 
 
+ALIGNMENT = 256  # of the addresses that CUDA allocates
+LARGE_SPAN = 2**30  # bytes: beyond it, what lies between the elements of a view is not copied
+
+
 def moved(value: Any, device: torch.device) -> Any:
-    """``value`` with every tensor in it, and in its lists and tuples, on ``device``."""
+    """``value`` with every tensor in it, and in its lists and tuples, on ``device``, in the same layout."""
     if isinstance(value, (list, tuple)):
         return type(value)(moved(one, device) for one in value)
-    return value.to(device) if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor) or value.device.type == device.type:
+        return value
+    return laid_out_alike(value, device) if value.layout == torch.strided else value.to(device)
+
+
+def laid_out_alike(x: Tensor, device: torch.device) -> Tensor:
+    """A copy with the strides and the alignment of ``x``, which ``Tensor.to`` gives up.
+
+    What lies between its elements is copied with them.
+    """
+    x, size = x.detach(), x.element_size()
+    span = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride())) if x.numel() else 0
+    base = x.untyped_storage().data_ptr() % 16  # of what a test put at an address of its own
+    start = (base + x.storage_offset() * size) % ALIGNMENT // size
+    memory = torch.empty((start + span) * size, dtype=torch.uint8, device=device)
+    copy = memory.view(x.dtype).as_strided(x.shape, x.stride(), start)
+    if span * size > LARGE_SPAN and x.numel() < span:
+        return copy.copy_(x)
+    memory[start * size :].copy_(x.as_strided((span,), (1,)).view(torch.uint8))
+    return copy
+
+
+class DeviceOps:
+    """The raw ops. A call with tensors on the CPU alone fails here: torch would run it there, unnoticed."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __getattr__(self, name: str) -> Any:
+        op = getattr(torch.ops.transcast, name)
+        return op if torch.compiler.is_compiling() else DeviceOp(op, self._device)
+
+
+class DeviceOp:
+    """One of ``DeviceOps``."""
+
+    def __init__(self, op: Any, device: torch.device) -> None:
+        self._op, self._device = op, device
+
+    def __getattr__(self, overload: str) -> Any:
+        return getattr(self._op, overload)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        values = (*args, *kwargs.values())
+        flat = [x for value in values for x in (value if isinstance(value, (list, tuple)) else [value])]
+        devices = {x.device.type for x in flat if isinstance(x, Tensor)}
+        assert devices != {"cpu"}, f"{self._op}: no tensor is on {self._device}"
+        return self._op(*args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -76,12 +127,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if name == "emu":  # the other tests do not depend on it
         config.hook.pytest_deselected(items=[item for item in items if "backend" not in item.fixturenames])
         items[:] = [item for item in items if "backend" in item.fixturenames]
+    if name == "cuda":  # what tests the emulator says nothing about a GPU
+        config.hook.pytest_deselected(items=[item for item in items if emulates(item)])
+        items[:] = [item for item in items if not emulates(item)]
     unsupported = {case: reason for (backend, case), reason in UNSUPPORTED.items() if backend == name}
     for item in items:
         test = item.name.split("[")[0]
         for case, reason in unsupported.items():
             if case in (item.path.name, test) or ("[" in case and case.strip("[]") in item.name):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def emulates(item: pytest.Item) -> bool:
+    """Whether a test runs on the emulator whichever backend a run has, as in a file with its own ``backend``."""
+    return "emu" in item.fixturenames or "backend" in vars(item.module)
 
 
 @functools.cache
@@ -109,8 +168,10 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield Backend(name, torch.ops.transcast_emu, torch.device("cpu"))
         if cublaslt_replay.library():
             cublaslt_replay.replay(emulated().cublaslt_record())
+    elif name == "cuda":
+        yield Backend(name, DeviceOps(torch.device(name)), torch.device(name))
     else:
-        yield Backend(name, torch.ops.transcast, torch.device("cuda" if name == "cuda" else "cpu"))
+        yield Backend(name, torch.ops.transcast, torch.device("cpu"))
 
 
 @pytest.fixture

@@ -170,10 +170,14 @@ def check_message(message: str, case: tuple) -> None:
     assert "\n" not in message and ".cpp" not in message and ".h:" not in message, message
 
 
+def on(backend, args: dict) -> dict:
+    return dict(zip(args, moved(list(args.values()), backend.device)))
+
+
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: f"{case[0]}-{case[2]}-{case[4]}")
 def test_wrong_argument(backend, case):
     op, args, *_ = case
-    args = dict(zip(args, moved(list(args.values()), backend.device)))
+    args = on(backend, args)
     outputs = {
         name: args[name].clone() for name in ("out", "aux_out") if isinstance(args.get(name), torch.Tensor)
     }
@@ -199,27 +203,28 @@ def test_dtypes_are_called_by_their_names(backend, name):
     "fault", [dict(b=B[:, :16]), dict(bias=HALF_BIAS[:5]), dict(aux_out=torch.zeros(4, 7))]
 )
 def test_outputs_untouched_by_a_failing_op(backend, fault):
-    out, aux_out = torch.full((4, 6), 5.0), torch.full((4, 6), 6.0)
+    out, aux_out = (torch.full((4, 6), value, device=backend.device) for value in (5.0, 6.0))
     args = out_args(out=out, aux_out=aux_out, epilogue="gelu_tanh") | fault
-    with pytest.raises(ValueError):
-        backend.ops.gemm_out(**args)
+    with pytest.raises(ValueError, match="transcast::gemm_out: (b|bias|aux_out) "):
+        backend.ops.gemm_out(**on(backend, args))
     assert (out == 5).all() and (aux_out == 6).all()
 
 
 def test_out_must_not_share_memory_with_an_operand(backend):
-    memory = torch.zeros(4 * 32, dtype=torch.uint8)
+    memory = torch.zeros(4 * 32, dtype=torch.uint8, device=backend.device)
     a, out = memory.view(E4M3).view(4, 32), memory.view(F32)[:24].view(4, 6)
     for operands in (dict(a=a), dict(a=B, b=a, out=memory.view(F32)[:24].view(6, 4))):
         with pytest.raises(ValueError, match="gemm_out: out must not share memory"):
-            backend.ops.gemm_out(**(out_args(out=out) | operands))
+            backend.ops.gemm_out(**on(backend, out_args(out=out) | operands))
     assert not memory.any()
 
 
 def test_wrong_types_are_torch_errors(backend):
+    x = moved(X, backend.device)
     for call in (
         lambda: backend.ops.amax(3.0),
-        lambda: backend.ops.cast(X, 1.0, E4M3),
-        lambda: backend.ops.quantize(X, "e4m3"),
+        lambda: backend.ops.cast(x, 1.0, E4M3),
+        lambda: backend.ops.quantize(x, "e4m3"),
     ):
         with pytest.raises((RuntimeError, TypeError)):
             call()
@@ -227,7 +232,7 @@ def test_wrong_types_are_torch_errors(backend):
 
 def test_a_device_without_kernels_is_refused_by_name(backend):
     with pytest.raises(NotImplementedError, match="transcast::amax"):
-        backend.ops.amax(torch.eye(3).to_sparse())
+        backend.ops.amax(torch.eye(3, device=backend.device).to_sparse())
 
 
 # --- tc.*: grad mode ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import torch
 
 import transcast as tc
 from cases import DTYPES, E4M3, E5M2, FORMATS, SPECIAL_VALUES, fp8, normal, scalar
-from conftest import assert_same_bytes
+from conftest import assert_same_bytes, moved
 from transcast import reference
 
 TESTS = Path(__file__).parent
@@ -157,13 +157,14 @@ def test_flush_denormal_does_not_reach_a_gemm(backend, flush_denormal):
         flush_denormal()
         got = backend.run("gemm", a, b, one, tiny, None, "none", None, torch.float32, False)
         got_bias = backend.run("gemm", zeros, b, one, one, bias, "none", None, torch.float16, False)
-        out = added.clone()
-        backend.ops.gemm_out(zeros, b, one, one, None, "none", None, False, True, out, None)
+        out = moved(added.clone(), backend.device)
+        args = moved((zeros, b, one, one), backend.device)
+        backend.ops.gemm_out(*args, None, "none", None, False, True, out, None)
         q, _, amax = backend.run(
             "gemm_fp8", a, b, one, tiny, scalar(2.0**126), None, "none", E4M3, False, None
         )
         torch.set_flush_denormal(False)
         assert_same_bytes(got, want, "a subnormal scale")
         assert_same_bytes(got_bias, want_bias, "a subnormal bias")
-        assert_same_bytes(out, added, "accumulation onto subnormals")
+        assert_same_bytes(out.cpu(), added, "accumulation onto subnormals")
         assert amax.item() == 2.0**-127 and (q.to(torch.float32) == 0.5).all()

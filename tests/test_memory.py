@@ -27,7 +27,7 @@ from cases import (
     scalar,
     shape_id,
 )
-from conftest import assert_matches_reference, assert_same_bytes
+from conftest import assert_matches_reference, assert_same_bytes, moved
 
 F32, BF16 = torch.float32, torch.bfloat16
 
@@ -224,10 +224,13 @@ def test_S7_gemm_rows_beyond_2_31_elements(backend, rows):
     rest = (scalar(2.0**-9), scalar(2.0**-4), None, "gelu_tanh", None, False, False)
     near = [torch.zeros(rows, 7), torch.zeros(rows, 7)]
     far = [far_rows(t) for t in near]
-    backend.ops.gemm_out(a, b, *rest, *near)
-    backend.ops.gemm_out(far_rows(a), far_rows(b), *rest, *far)
-    for got, want in zip(far, near):
-        assert_same_bytes(got.contiguous(), want, "gemm_out")
+    outputs = []
+    for x, y, written in ((a, b, near), (far_rows(a), far_rows(b), far)):
+        written = moved(written, backend.device)
+        backend.ops.gemm_out(*moved((x, y, *rest), backend.device), *written)
+        outputs.append([t.contiguous() for t in written])
+    for want, got in zip(*outputs):
+        assert_same_bytes(got, want, "gemm_out")
 
 
 def test_S7_amax_over_2_31_elements(backend):
