@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import transcast as tc
 from bounds import gemm_bound
-from cases import E4M3
+from cases import DTYPES, E4M3
 from conftest import assert_same_bytes, assert_within
 from gemm_emu import kernels_of
 from layer import data, layer_like
@@ -140,6 +142,73 @@ def test_a_forward_with_a_cached_weight_is_one_cast_and_one_gemm(on_emu, dtype):
         layer(x)
         launched = kernels_of(on_emu, lambda: layer(x))
     assert launched == [*quantize_launches(on_emu, "quantize_transpose", x), "gemm"]
+
+
+def autocast_step(x_dtype: torch.dtype, *, bias: bool) -> tuple[Callable[[], Tensor], Tensor, Tensor]:
+    """The usual mixed precision: FP32 parameters, BF16 outputs; forward, x and the gradient of y."""
+    layer, _, grad = layer_and_input(torch.float32, bias=bias)
+    x = data(TOKENS, K, seed=3, dtype=x_dtype)
+
+    def forward() -> Tensor:
+        layer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            return layer(x.detach().requires_grad_())
+
+    return forward, x, grad.bfloat16()
+
+
+@pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16], ids=["x fp32", "x bf16"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_a_step_under_autocast(on_emu, x_dtype, bias):
+    """An FP32 bias costs one kernel, which rounds it to what cuBLASLt takes beside a BF16 output."""
+    forward, x, grad = autocast_step(x_dtype, bias=bias)
+    weight = data(N, K, seed=1)
+    expected = quantize_launches(on_emu, "quantize_transpose", x)
+    expected += quantize_launches(on_emu, "quantize_transpose", weight)
+    assert kernels_of(on_emu, forward) == [*expected, *(["bias_kernel"] if bias else []), "gemm"]
+    y = forward()
+    cast = "quantize_transpose_dbias" if bias else "quantize_transpose"
+    expected = quantize_launches(on_emu, cast, grad, torch.float8_e5m2)
+    assert kernels_of(on_emu, lambda: y.backward(grad)) == [*expected, "gemm", "gemm"]
+
+
+class TorchOps(TorchDispatchMode):
+    """Counts torch's own ops: each is a launch or more on a GPU, which the emulator does not see."""
+
+    FREE = ("detach", "alias", "view")  # no data is touched
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name.partition("::")[2]
+        if func.namespace == "aten" and name not in self.FREE:
+            self.calls[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def torch_ops_of(function: Callable[[], Any]) -> Counter[str]:
+    with TorchOps() as ops:
+        function()
+    return ops.calls
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_a_step_has_no_op_of_torch_but_the_cast_of_a_16_bit_dbias(on_emu, dtype, bias):
+    """dbias is summed in FP32; a bias of 16 bits has a gradient of 16 bits."""
+    layer, x, grad = layer_and_input(dtype, bias=bias)
+    x.requires_grad_()
+    assert torch_ops_of(lambda: layer(x).backward(grad)) == (
+        {"_to_copy": 1} if bias and dtype != torch.float32 else {}
+    )
+
+
+@pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16], ids=["x fp32", "x bf16"])
+def test_a_step_under_autocast_has_no_op_of_torch(on_emu, x_dtype):
+    forward, _, grad = autocast_step(x_dtype, bias=True)
+    assert torch_ops_of(lambda: forward().backward(grad)) == {}
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
