@@ -217,6 +217,17 @@ def test_e8m0_tensors_are_taken_as_such():
         assert_same_bytes(run(viewed), run(args), "gemm")
 
 
+def test_scales_may_lie_beside_the_output(backend):
+    a, b = (torch.ones(rows, 32, device=backend.device).to(E4M3) for rows in (8, 16))
+    one = torch.ones(16, 1, device=backend.device)
+    both = torch.ones(8, 17, device=backend.device)
+    out = both[:, :16]
+    backend.ops.gemm_out(a, b, both[:, 16:], one, None, "none", None, False, False, out, None)
+    assert (out == 32).all() and (both[:, 16] == 1).all()
+    with pytest.raises(ValueError, match="out must not share memory with a_scale_inv"):
+        backend.ops.gemm_out(a, b, both[:, 15:16], one, None, "none", None, False, False, out, None)
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 WRONG = {

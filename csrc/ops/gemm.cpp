@@ -46,9 +46,10 @@ Span span(const void* data, int64_t rows, int64_t cols, int64_t stride, int64_t 
 Span span(const InPlace& m) { return span(m.data, m.rows, m.cols, m.stride, int64_t(size_of(m.dtype))); }
 Span span(const Codes& m) { return span(m.data, m.rows, m.cols, m.stride, 1); }
 Span span(const InverseScales& s) {
-  const int64_t elements =
-      s.rows == 0 || s.cols == 0 ? 0 : (s.rows - 1) * s.row_stride + (s.cols - 1) * s.col_stride + 1;
-  return span(s.data, 1, elements, 0, s.scaling == Scaling::mx_1x32 ? 1 : int64_t(sizeof(float)));
+  const int64_t size = s.scaling == Scaling::mx_1x32 ? 1 : int64_t(sizeof(float));
+  if (s.cols <= 1 || s.col_stride == 1) return span(s.data, s.rows, s.cols, s.row_stride, size);
+  const int64_t elements = s.rows == 0 ? 0 : (s.rows - 1) * s.row_stride + (s.cols - 1) * s.col_stride + 1;
+  return span(s.data, 1, elements, 0, size);  // as if it had no gaps
 }
 
 void check_apart(const char* op, const char* argument, const char* other, Span a, Span b) {

@@ -46,6 +46,7 @@ Quantized allocate(Input& input, Format format) {
 Matrix checked_matrix(const char* op, const char* argument, const Tensor& tensor) {
   const DType dtype = high_precision(op, argument, dtype_of(tensor));
   check_aligned(op, argument, tensor);
+  check_dims(op, argument, tensor);
   const auto sizes = tensor.sizes();
   Matrix matrix{nullptr, dtype, 1, sizes.size() == 0 ? 1 : sizes[sizes.size() - 1], 0};
   for (size_t d = 0; d + 1 < sizes.size(); ++d) matrix.rows *= sizes[d];

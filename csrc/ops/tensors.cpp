@@ -20,10 +20,6 @@ int64_t device_of(const Tensor& tensor) {
   return int64_t(type) << 32 | uint32_t(index);
 }
 
-void check_dims(const char* op, const char* argument, const Tensor& tensor) {
-  check(tensor.dim() <= kMaxDims, op, argument, "must have at most ", kMaxDims, " dimensions, got ", tensor.dim());
-}
-
 // The row stride with which leading dims collapse into one, or nothing. Dims of size 1 have no say.
 std::optional<int64_t> row_stride(const Tensor& tensor) {
   const int64_t dims = tensor.dim();
@@ -163,6 +159,10 @@ const float* scalar(const char* op, const char* argument, const Tensor& tensor, 
   check_same_device(op, argument, tensor, like);
   check_aligned(op, argument, tensor);
   return static_cast<const float*>(tensor.const_data_ptr());
+}
+
+void check_dims(const char* op, const char* argument, const Tensor& tensor) {
+  check(tensor.dim() <= kMaxDims, op, argument, "must have at most ", kMaxDims, " dimensions, got ", tensor.dim());
 }
 
 void check_aligned(const char* op, const char* argument, const Tensor& tensor) {

@@ -46,6 +46,7 @@ Codes codes(const char* op, const char* argument, const Tensor&, View&);
 const float* scalar(const char* op, const char* argument, const Tensor&, const Tensor& like);
 // The data may start at any element, but not inside of one.
 void check_aligned(const char* op, const char* argument, const Tensor&);
+void check_dims(const char* op, const char* argument, const Tensor&);
 void check_same_device(const char* op, const char* argument, const Tensor&, const Tensor& like);
 
 // Contiguous, uninitialized, on the device of `like`.

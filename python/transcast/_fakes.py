@@ -1,7 +1,8 @@
 """Shapes and dtypes of every op's outputs, for torch.compile, export and meta tensors. Sizes stay symbolic.
 
 What an op refuses by dtype or shape its fake refuses in the same words: a model that is built on the meta
-device, or traced, would go wrong later and elsewhere otherwise. Values, strides and memory stay with the ops.
+device, or traced, would go wrong later and elsewhere otherwise. Values, strides and memory stay with the ops,
+and whether a GEMM's scales, bias, aux and out go together.
 """
 
 import functools

@@ -172,8 +172,8 @@ def gemm(
 
     A NaN in either operand or scale reaches y, with row and block scales only the rows or columns it belongs to; K = 0
     gives zeros (plus bias). Scales of tensors and rows are applied one after the other to the sum: where ``acc *
-    a_scale_inv`` alone leaves FP32's range (amax of a beyond some 1e33), so does y. Outputs must not share memory with
-    inputs.
+    a_scale_inv`` alone leaves FP32's range (amax of a beyond some 1e33), so does y. Scales of blocks may multiply each
+    code first: where ``code * scale_inv`` leaves the range, y is Inf or NaN. Outputs must not share memory with inputs.
     """
     a_scale_inv, b_scale_inv = e8m0_bytes(a_scale_inv), e8m0_bytes(b_scale_inv)
     check("gemm", out_dtype, a=a, b=b, a_scale_inv=a_scale_inv, b_scale_inv=b_scale_inv, bias=bias, aux=aux, out=out)
