@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 FACTS = "TRANSCAST_CHECK_FACTS"  # environment: the facts, found out once for all steps
+NOT_AVAILABLE = 69  # exit code of a step whose tool this machine does not have (EX_UNAVAILABLE)
 
 
 def output_of(*command: str) -> str:
