@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,8 +24,14 @@ MOST_FAILURES = 20  # whose messages are kept, per file
 
 
 def takes_backend(path: Path) -> bool:
-    """Whether a test in the file runs on the backend under test; the others say nothing about it."""
-    return re.search(r"^def test_\w+\([^)]*\bbackend\b", path.read_text(), re.M) is not None
+    """Whether a test in the file runs on the backend under test; the others say nothing about it.
+
+    A file may have a fixture of that name for itself: the emulator.
+    """
+    text = path.read_text()
+    if re.search(r"^def backend\(", text, re.M):
+        return False
+    return re.search(r"^def test_\w+\([^)]*\bbackend\b", text, re.M) is not None
 
 
 def in_order(paths: list[Path]) -> list[Path]:
@@ -47,27 +54,50 @@ def results_of(report: Path) -> dict:
     return {**counts, "failed": failed[:MOST_FAILURES]}
 
 
-def run_file(step: Step, backend: str, path: Path, folder: Path) -> bool:
-    report, started = folder / f"{backend}-{path.stem}.xml", time.monotonic()
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--backend",
-        backend,
-        str(path),
-    ]
-    done = subprocess.run([*command, f"--junitxml={report}"], cwd=ROOT, text=True, capture_output=True)
-    entry = {"op": "tests", "backend": backend, "file": path.name, "ok": done.returncode == 0}
-    if report.exists():
-        entry |= results_of(report)
-    if done.returncode not in (0, 1):  # no result of tests: pytest itself, or the process, broke down
-        entry["error"] = f"exit code {done.returncode}: " + (done.stdout + done.stderr)[-600:]
-    step.row(**entry, seconds=round(time.monotonic() - started, 1))
-    return entry["ok"]
+class Suite:
+    """Files of tests, each in a pytest of its own.
+
+    Once ``stop`` is called, none is begun, and those that run end early: pytest still reports what it has.
+    """
+
+    def __init__(self, step: Step, folder: Path) -> None:
+        self.step, self.folder = step, folder
+        self.running: set[subprocess.Popen] = set()
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+        for process in list(self.running):
+            process.send_signal(signal.SIGINT)
+
+    def run(self, backend: str, path: Path) -> bool:
+        entry = {"op": "tests", "backend": backend, "file": path.name}
+        if self.stopped:
+            self.step.row(**entry, ok=None, error="not begun: out of time")
+            return False
+        report, started = self.folder / f"{backend}-{path.stem}.xml", time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += ["--backend", backend, str(path), f"--junitxml={report}"]
+        code, output = self._output_of(command)
+        if report.exists():
+            entry |= results_of(report)
+        if self.stopped and code not in (0, 1):
+            entry["ok"] = False if entry.get("failed") else None
+            entry["error"] = "ended early: out of time"
+        elif code not in (0, 1):  # no result of tests: pytest itself, or the process, broke down
+            entry["error"] = f"exit code {code}: {output[-600:]}"
+        self.step.row(**{"ok": code == 0, **entry}, seconds=round(time.monotonic() - started, 1))
+        return code == 0
+
+    def _output_of(self, command: list[str]) -> tuple[int, str]:
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen(command, cwd=ROOT, text=True, **pipe) as process:
+            self.running.add(process)
+            if self.stopped:  # between the question above and here
+                process.send_signal(signal.SIGINT)
+            output, _ = process.communicate()
+            self.running.remove(process)
+        return process.returncode, output
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -76,13 +106,15 @@ def main(argv: list[str] | None = None) -> None:
     if step.dry:
         jobs = [(backend, tests / name) for backend, name in DRY]
     else:
-        files = [path for path in tests.glob("test_*.py") if takes_backend(path)]
+        paths = [path for path in tests.glob("test_*.py") if takes_backend(path)]
         if step.quick:
-            files = [path for path in files if path.stem.startswith(QUICK)]
-        jobs = [(step.device, path) for path in in_order(files)]
+            paths = [path for path in paths if path.stem.startswith(QUICK)]
+        jobs = [(step.device, path) for path in in_order(paths)]
     os.environ.setdefault("OMP_NUM_THREADS", "2")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1 if step.dry else AT_ONCE) as pool:
-        passed = list(pool.map(lambda job: run_file(step, *job, Path(folder)), jobs))
+        suite = Suite(step, Path(folder))
+        signal.signal(signal.SIGTERM, lambda *_: suite.stop())
+        passed = list(pool.map(lambda job: suite.run(*job), jobs))
     sys.exit(0 if all(passed) else 1)
 
 
