@@ -8,6 +8,7 @@ import peers
 import rows
 import torch
 import transcast as tc
+from capture import captured
 from clocks import clocks
 from composite import ScaledLinear
 from record import Step
@@ -39,9 +40,6 @@ class Case:
         self.x.grad = self.layer.weight.grad = self.layer.bias.grad = None
         module(self.x).backward(self.grad)
 
-    def gradients(self) -> list[torch.Tensor]:
-        return [self.x.grad, self.layer.weight.grad, self.layer.bias.grad]
-
     def contender(self, name: str, module: Callable) -> Contender:
         return Contender(name, lambda: self.step(module))
 
@@ -63,20 +61,6 @@ def eager(shape: tuple[int, int, int], compile_it: bool = False) -> rows.Row:
     return case.row("linear", case.contender("ours", case.fp8), others)
 
 
-def captured(call: Callable[[], object]) -> Callable[[], object]:
-    """``call`` as a CUDA graph; warmed up on another stream first, as capture demands."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
-
-
 def replayed(device: str, shape: tuple[int, int, int]) -> rows.Row:
     case = Case(*shape)
 
@@ -86,24 +70,6 @@ def replayed(device: str, shape: tuple[int, int, int]) -> rows.Row:
 
     others = [contender("nn.Linear", case.layer)]
     return case.row("linear_graph", contender("ours", case.fp8), others)
-
-
-def check_replay(step: Step, shape: tuple[int, int, int]) -> None:
-    """A replay computes what eager mode computes, from new input in the same place."""
-    with torch.device(step.device):
-        case = Case(*shape)
-    call = case.contender("ours", case.fp8).call
-    replay = call if step.device == "cpu" else captured(call)
-    replay()
-    inside_the_graph = case.gradients()
-    with torch.no_grad():
-        case.x.copy_(case.x.flip(0))
-    replay()
-    replayed = [t.clone() for t in (inside_the_graph if step.device == "cuda" else case.gradients())]
-    call()
-    same = [torch.equal(a, b) for a, b in zip(replayed, case.gradients())]
-    assert all(same), f"dx, dweight and dbias of a replay equal those of eager mode: {same}"
-    step.row(op="linear_graph_replay", shape=list(shape), ok=True)
 
 
 def host(op: str, shape: tuple[int, int, int]) -> rows.Row:
@@ -145,7 +111,6 @@ def run(step: Step) -> None:
         step.measure(f"linear {shape}", lambda: eager(shape), timers.eager, "eager")
     if step.quick:
         return
-    step.attempt("graph replay", lambda: check_replay(step, small))
     for shape in (small, SHAPES[step.scope][0]):
         step.measure(f"graph {shape}", lambda: replayed(step.device, shape), timers.eager, "graph")
     on_host("linear_forward_host")

@@ -6,18 +6,21 @@ the CPU and on the emulator.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import act_args
+import capture
 import cases
-import gemm_checks
 import layer as layer_checks
 import record
+import smoke_products
 import torch
 import transcast as tc
 from conftest import Backend, assert_matches_reference, emulated
-from record import Step
+from record import ROOT, Step
 from torch import Tensor
 
 RAGGED, EVEN = (129, 131), (256, 512)
@@ -58,38 +61,6 @@ def activations(backend: Backend, shape: tuple[int, int], dtype: torch.dtype) ->
             yield f"{op} {form}", lambda op=op, args=args: assert_matches_reference(backend, op, *args)
 
 
-def products(backend: Backend, shape: tuple[int, int, int]) -> Iterator[Check]:
-    args = gemm_checks.operands(shape)
-    m, n, _ = shape
-    bias, aux = cases.normal((n,), torch.bfloat16) / 64, cases.normal((m, n), torch.bfloat16) / 64
-    empty = torch.zeros((m, n), dtype=torch.bfloat16)
-
-    def gemm(*rest: object, **options: object) -> Callable[[], object]:
-        return lambda: gemm_checks.check_gemm(backend, args, *rest, **options)
-
-    for pair in gemm_checks.PAIRS:
-        operands = gemm_checks.operands(shape, pair)
-        yield f"gemm {pair}", lambda operands=operands: gemm_checks.check_gemm(backend, operands)
-    for out_dtype in cases.DTYPES.values():
-        yield f"gemm -> {out_dtype}", gemm(out_dtype=out_dtype)
-    yield "gemm bias", gemm(bias, out_dtype=torch.bfloat16)
-    yield "gemm bias relu", gemm(bias, "relu")
-    yield "gemm bias gelu_tanh", gemm(bias, "gelu_tanh", out_dtype=torch.bfloat16)
-    yield "gemm dgelu", gemm(None, "dgelu", aux, out_dtype=torch.bfloat16)
-
-    def out(*rest: object) -> Callable[[], object]:
-        return lambda: gemm_checks.check_gemm_out(backend, args, *rest)
-
-    for dtype in (torch.float32, torch.bfloat16):
-        yield f"gemm_out accumulate {dtype}", out(cases.normal((m, n), dtype), None, "none", None, True)
-    yield "gemm_out aux", out(empty.clone(), bias, "gelu_tanh", None, False, empty.clone())
-    for fmt in (E4M3, E5M2):
-        yield (
-            f"gemm_fp8 {fmt}",
-            lambda fmt=fmt: gemm_checks.check_gemm_fp8(backend, args, cases.scalar(0.01), bias, "relu", fmt),
-        )
-
-
 def layer(backend: Backend, shape: tuple[int, int, int]) -> Iterator[Check]:
     m, n, k = shape
 
@@ -110,11 +81,48 @@ def checks(backend: Backend, small: bool) -> Iterator[Check]:
                 continue
             for what, check in (*casts(backend, shape, dtype), *activations(backend, shape, dtype)):
                 yield f"{what} {shape} {name}", check
-    for shape in ((33, 48, 47),) if small else ((33, 48, 47), (128, 256, 512)):
-        parts = [] if (backend.name, "test_gemm.py") in cases.UNSUPPORTED else [*products(backend, shape)]
-        parts += layer(backend, shape) if backend.name != "emu" else []  # whose ops the layer does not call
-        for what, check in parts:
+    yield from smoke_products.checks(backend, small)
+    if backend.name == "emu":  # whose ops the layer does not call
+        return
+    for shape in smoke_products.SHAPES[:1] if small else smoke_products.SHAPES:
+        for what, check in layer(backend, shape):
             yield f"{what} {shape}", check
+
+
+def first_product(device: str) -> None:
+    """In a process of its own: here, handles, plans and workspaces exist before any capture."""
+    command = [sys.executable, str(ROOT / "benchmarks/gpu/capture.py"), "--device", device]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    assert done.returncode == 0, done.stdout[-500:]
+
+
+def graphs(step: Step) -> None:
+    """On the CPU the same without a graph."""
+    device, how = torch.device(step.device), capture.captured if step.device == "cuda" else lambda call: call
+
+    def attempt(what: str, check: Callable[[], object]) -> None:
+        before = step.failures
+        step.attempt(what, check)
+        if step.failures == before:
+            step.row(op=what, ok=True)
+
+    for shape in smoke_products.SHAPES:
+        attempt(f"graph replay {shape}", lambda: capture.check_replay(device, shape, how))
+    attempt("first product in a graph", lambda: first_product(step.device))
+
+
+def judge_plans(step: Step, plans: list[dict]) -> None:
+    """Each product that the support table calls native was: results would be right without, and slow."""
+    if not plans:
+        step.failures += 1
+        step.row(op="plan", ok=False, error="no product reached cuBLASLt")
+    for plan in plans:
+        native = plan["chosen"] >= 0
+        step.failures += not native
+        error = None if native else f"cuBLASLt has no algorithm: {plan['description']}"
+        facts = {name: plan[name] for name in ("candidates", "chosen", "workspace_bytes", "calls")}
+        step.row(op="plan", ok=native, plan=plan["description"], **facts, error=error)
 
 
 def run(step: Step, backend: Backend, small: bool) -> None:
@@ -138,6 +146,10 @@ def main(argv: list[str] | None = None) -> None:
     names = (chosen.backends or ("cpu,emu" if step.dry else step.device)).split(",")
     for name in names:
         step.attempt(name, lambda: run(step, backend_of(name), chosen.small or step.dry))
+    if not chosen.small:  # sanitizers slow down what a graph and plans have to show, too
+        step.attempt("graphs", lambda: graphs(step))
+        if step.device == "cuda":
+            step.attempt("plans", lambda: judge_plans(step, tc.gemm_plans()))
     sys.exit(1 if step.failures else 0)
 
 
