@@ -20,7 +20,7 @@ import record  # noqa: E402
 import torch  # noqa: E402
 from cublaslt import CublasLt, find_library  # noqa: E402
 from lt_query import Query  # noqa: E402
-from queries import non_finite, ours, queries  # noqa: E402
+from queries import BLOCKS_SINCE, native, non_finite, ours, queries  # noqa: E402
 from record import Step  # noqa: E402
 
 DEFAULT = Query()
@@ -54,6 +54,13 @@ def ask(step: Step, lt: CublasLt) -> None:
     step.row(op="queries", total=total, accepted=None if step.dry else accepted, cublaslt=lt.version)
 
 
+def judged(found: dict, own: bool) -> str:
+    """Products that transcast asks for have to be computed, and right; of others a row says what they are."""
+    refused, right = found["ok"] is None, found.pop("ok")
+    found |= {"native": own, "right": right, "ok": right is True if own else None}
+    return "recorded" if not own else "refused" if refused else "right" if right else "wrong"
+
+
 def run(step: Step, lt: CublasLt | None) -> None:
     def multiply(run: lt_runs.Run) -> str:
         if step.dry:
@@ -61,19 +68,20 @@ def run(step: Step, lt: CublasLt | None) -> None:
             return "SUCCESS"
         return on_the_gpu(lt, run)
 
-    counts = {True: 0, False: 0, None: 0}
+    counts = {"right": 0, "wrong": 0, "refused": 0, "recorded": 0}
+    device = step.facts.get("capability", "9.0"), lt.version if lt else BLOCKS_SINCE
     for query, beta in ours():
         if step.dry:
             query = replace(query, m=min(query.m, 48), n=min(query.n, 32), k=min(query.k, 160))
 
         def one() -> None:
             found = lt_runs.verdict(query, beta, step.device, multiply)
-            counts[found["ok"]] += 1
+            counts[judged(found, native(query, *device))] += 1
             step.failures += found["ok"] is False
             step.row(op="product", query=asked(query), beta=beta, **found)
 
         step.attempt("product", one)
-    step.row(op="products", right=counts[True], wrong=counts[False], refused=counts[None])
+    step.row(op="products", **counts)
     for query in non_finite():
 
         def one() -> None:

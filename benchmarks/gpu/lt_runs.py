@@ -125,11 +125,15 @@ def shows_nan(query: Query, device: str, multiply: Callable[[Run], str]) -> dict
     """One row: whether a NaN in an operand reaches its row of D, and the amax of D."""
     with torch.device(device):
         run = Run(query, 0.0)
-        run.b[0, 0] = torch.nan
+        for b in (run.b, run.operands[1]):
+            b[0, 0] = torch.nan
     status = multiply(run)
     if status != "SUCCESS":
         return {"status": status, "d": None}
-    row = {"status": status, "d": bool(run.d.float()[0].isnan().all() and not run.d.float()[1:].isnan().any())}
+    row = {
+        "status": status,
+        "d": bool(run.d.float()[0].isnan().all() and not run.d.float()[1:].isnan().any()),
+    }
     return row | ({"amax": bool(run.amax.isnan())} if query.amax else {})
 
 

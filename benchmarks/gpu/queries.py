@@ -18,6 +18,7 @@ SCALE_PAIRS = [
 ]
 SCALE_PAIRS += [("blk128x128", "vec128"), ("vec32_ue8m0", "vec32_ue8m0")]
 Asked = tuple[str, Query]
+BLOCKS_SINCE = 120900  # the library with scales of rows and of 128 columns
 
 
 def is_fp8(type_: str) -> bool:
@@ -92,11 +93,26 @@ def non_finite() -> Iterator[Query]:
     """Whose epilogues and outputs must let a NaN through, which the documentation leaves open."""
     for epi, d in product(("default", "relu", "relu_bias"), ("bf16", "f32", "e4m3")):
         fp8 = is_fp8(d)
-        yield Query(m=32, n=32, k=32, d=d, epi=epi, bias="bf16" if "bias" in epi else None, dscale=fp8, amax=fp8)
+        yield Query(
+            m=32, n=32, k=32, d=d, epi=epi, bias="bf16" if "bias" in epi else None, dscale=fp8, amax=fp8
+        )
+
+
+def native(query: Query, capability: str, library: int) -> bool:
+    """Whether transcast asks for it in one call: the support table of csrc/cuda/gemm_support.cpp."""
+    q = query
+    if (q.sa, q.sb) != ("scalar", "scalar"):
+        device = capability == "9.0" and library >= BLOCKS_SINCE
+        return device and q.epi in ("default", "bias") and q.d in ("f32", "bf16", "f16")
+    if q.epi in ("default", "bias", "relu", "relu_bias"):
+        return q.d != "e5m2" or q.a != q.b
+    if q.epi in ("gelu", "gelu_bias"):
+        return q.d in ("bf16", "f16")
+    return q.epi in ("gelu_aux", "dgelu") and (q.d, q.aux) == ("bf16", "bf16")
 
 
 def ours() -> Iterator[tuple[Query, float]]:
-    """What transcast would have cuBLASLt compute, with its beta: these products are run."""
+    """What transcast has cuBLASLt compute, or might, with its beta: these products are run."""
     kinds = [
         "default",
         "bias",
