@@ -567,11 +567,16 @@ def test_results_of_the_suite(tmp_path):
     assert found["failed"][0]["test"] == "test_b" and "1 + 1" in found["failed"][0]["message"]
 
 
-def suite_rows(folder: Path, ends: float | None, **files: str) -> list[dict]:
-    """What the suite says of files of tests, asked to end after some seconds."""
+def suite_rows(folder: Path, **files: str) -> list[dict]:
+    """What the suite says of files of tests, asked to end once one of them has made the file "begun"."""
     made = suite.Suite(step_in(folder), folder)
-    if ends is not None:
-        threading.Timer(ends, made.stop).start()
+
+    def stop() -> None:
+        while not (folder / "begun").exists():
+            time.sleep(0.05)
+        made.stop()
+
+    threading.Thread(target=stop, daemon=True).start()
     for name, text in files.items():
         (folder / f"{name}.py").write_text(text)
         made.run("cpu", folder / f"{name}.py")
@@ -584,8 +589,9 @@ def test_a_suite_that_is_stopped_says_what_it_has(tmp_path, monkeypatch):
     (tmp_path / "pytest_backend.py").write_text(
         "def pytest_addoption(parser): parser.addoption('--backend')\n"
     )
-    long = "import time\n\n\ndef test_a(): assert 1 + 1 == 2\n\n\ndef test_b(): time.sleep(60)\n"
-    ended, after = suite_rows(tmp_path, 3, test_long=long, test_after="def test_c(): pass\n")
+    long = "import time\n\n\ndef test_a(): assert 1 + 1 == 2\n\n\ndef test_b():\n"
+    long += f"    open({str(tmp_path / 'begun')!r}, 'w')\n    time.sleep(60)\n"
+    ended, after = suite_rows(tmp_path, test_long=long, test_after="def test_c(): pass\n")
     assert (
         ended["ok"] is None
         and ended["tests"] >= 1
@@ -593,9 +599,10 @@ def test_a_suite_that_is_stopped_says_what_it_has(tmp_path, monkeypatch):
         and ended["seconds"] < 30
     )
     assert after["ok"] is None and "not begun" in after["error"]
-    (tmp_path / "rows.jsonl").unlink()
+    for name in ("rows.jsonl", "begun"):
+        (tmp_path / name).unlink()
     wrong = long.replace("== 2", "== 3")
-    (ended,) = suite_rows(tmp_path, 3, test_long=wrong)
+    (ended,) = suite_rows(tmp_path, test_long=wrong)
     assert ended["ok"] is False and ended["failures"] == 1
 
 
