@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from mutations import Mutation as M
 
-STATE, PASSES, CAST, ERROR = "state.cu", "passes.cuh", "cast.cuh", "error.h"
+STATE, PASSES, CAST, ERROR, CAPTURE = "state.cu", "passes.cuh", "cast.cuh", "error.h", "capture.h"
 MACHINE = ("tests/test_emu.py",)
 KERNELS, TRAFFIC = "tests/test_cuda_kernels.py", "tests/test_traffic.py"
 CAPTURING = "if (status != cudaStreamCaptureStatusNone)"
-EXCHANGE = 'check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");'
-RELAXED = "cudaStreamCaptureModeRelaxed"
 
 STREAMS = [
     M("stream", "the default one", "state.h",
       "static_cast<cudaStream_t>(context.stream)", "cudaStream_t(nullptr)"),
     M("captured op", "has an eager op's slot", STATE, CAPTURING, CAPTURING.replace("(", "(false && "),
       tests=(f"{KERNELS}::test_bytes_while_a_graph_is_captured",)),
-    M("capture elsewhere", "cudaMalloc as if this thread were part of it", STATE,
-      RELAXED, "cudaStreamCaptureModeGlobal", tests=MACHINE),
+    M("capture elsewhere", "cudaMalloc as if this thread were part of it", CAPTURE,
+      "cudaStreamCaptureModeRelaxed", "cudaStreamCaptureModeGlobal", units=("state",), tests=MACHINE),
     M("capture elsewhere", "the zeroes are waited for", STATE, "    return chunk.next++;\n",
       "    check(cudaStreamSynchronize(stream_of(context)), \"wait\");\n    return chunk.next++;\n",
       tests=MACHINE),
-    M("capture elsewhere", "the thread stays relaxed", STATE, EXCHANGE, "", times=2, nth=1, tests=MACHINE),
+    M("capture elsewhere", "the thread stays relaxed", CAPTURE, "(void)cudaThreadExchangeStreamCaptureMode(&mode_);", "",
+      units=("state",), tests=MACHINE),
 ]  # fmt: skip
 
 ROWS, TILES = "dim3(32 * kRowWarps), sizeof(Maxima)", "sizeof(TileSmem), stream_of(context), tile,"
@@ -46,13 +45,15 @@ AGAIN = [
 
 CLEAR, NO_IMAGE = "  (void)cudaGetLastError();", "status == cudaErrorNoKernelImageForDevice ||"
 NO_FUNCTION = "|| status == cudaErrorInvalidDeviceFunction"
-MALLOC, ATTRIBUTES = 'check(status, "cudaMalloc");', 'check(status, "cudaFuncGetAttributes");'
+MALLOC = "cudaMalloc(&slots, kChunkSlots * sizeof(Slot))"
+ATTRIBUTES = 'check(status, "cudaFuncGetAttributes");'
 ERRORS = [
     M("error", "stays with the runtime", ERROR, CLEAR, "", tests=MACHINE),
     M("error", "of an unsupported device stays with the runtime", STATE, CLEAR, "", tests=MACHINE),
     M("error", "unsupported device: no image", STATE, NO_IMAGE, "", tests=MACHINE),
     M("error", "unsupported device: no function", STATE, NO_FUNCTION, "", tests=MACHINE),
-    M("error", "of cudaMalloc is not looked at", STATE, MALLOC, "(void)status;", tests=MACHINE),
+    M("error", "of cudaMalloc is not looked at", STATE, f'check({MALLOC}, "cudaMalloc");', f"(void){MALLOC};",
+      tests=MACHINE),
     M("error", "of cudaFuncGetAttributes is not looked at", STATE, ATTRIBUTES, "", tests=MACHINE),
 ]
 
