@@ -16,6 +16,11 @@ from pathlib import Path
 import record
 from record import ROOT, Step
 
+# A shell's background jobs ignore SIGINT, and so do their children unless they say otherwise.
+PYTEST = (
+    "import signal, sys, pytest; signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(pytest.main())"
+)
+
 FIRST = ["cast", "quantize", "amax", "gemm", "transpose", "dequantize", "act", "dact", "multi", "linear"]
 DRY = [("cpu", "test_dequantize.py"), ("emu", "test_transpose.py")]
 QUICK = ("test_cast", "test_quantize", "test_gemm")
@@ -76,7 +81,7 @@ class Suite:
             self.step.row(**entry, ok=None, error="not begun: out of time")
             return False
         report, started = self.folder / f"{backend}-{path.stem}.xml", time.monotonic()
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-c", PYTEST, "-q", "-p", "no:cacheprovider"]
         command += ["--backend", backend, str(path), f"--junitxml={report}"]
         code, output = self._output_of(command)
         if report.exists():
