@@ -14,9 +14,8 @@ constexpr uint32_t kNanBits = 0x7fc00000u;
 constexpr uint8_t kFp8Nan = 0x7f;
 constexpr int64_t kPadding = 16;  // the transposed output's columns are a multiple of this: what FP8 GEMMs need of K
 
-TRANSCAST_HD constexpr int64_t round_up(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
+TRANSCAST_HD constexpr int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
+TRANSCAST_HD constexpr int64_t round_up(int64_t n, int64_t multiple) { return ceil_div(n, multiple) * multiple; }
 
 TRANSCAST_HD uint32_t bits_of(float value) {
 #if defined(__CUDA_ARCH__)

@@ -13,7 +13,6 @@ namespace transcast::cuda {
 namespace {
 
 constexpr int kWarps = 8, kLaneCodes = 16, kWarpCodes = 32 * kLaneCodes, kBlockCodes = kWarps * kWarpCodes;
-constexpr int64_t kBlocksPerMultiprocessor = 8;
 
 struct Args {
   Input q;
@@ -168,15 +167,13 @@ __global__ void __launch_bounds__(32 * kWarps) elements_kernel(const __grid_cons
 
 template <class T, class Fp8>
 void run(const CudaContext& context, const Args& args) {
-  const bool whole = reinterpret_cast<uintptr_t>(args.q.data.address) % 16 == 0 && args.columns % kLaneCodes == 0 &&
-                     (args.rows == 1 || args.q.stride % 16 == 0);
+  const bool whole = in_whole_chunks(args.q.data.address, args.rows, args.q.stride) && args.columns % kLaneCodes == 0;
   const bool elements = !whole && args.rows > 1;
   const int64_t wanted = ceil_div(args.rows * args.columns, elements ? 32 * kWarps : kBlockCodes);
-  const int64_t most = kBlocksPerMultiprocessor * figures(context).multiprocessors;
   const auto kernel = elements ? elements_kernel<T, Fp8>
                       : whole  ? chunks_kernel<T, Fp8, Aligned>
                                : chunks_kernel<T, Fp8, Unaligned>;
-  launch(kernel, dim3(uint32_t(wanted < most ? wanted : most)), dim3(32 * kWarps), 0, stream_of(context), args);
+  launch(kernel, dim3(resident_blocks(context, wanted)), dim3(32 * kWarps), 0, stream_of(context), args);
 }
 
 }  // namespace

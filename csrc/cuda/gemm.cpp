@@ -2,9 +2,10 @@
 #include <stdexcept>
 
 #include "cuda/error.h"
-#include "cuda/gemm_kernels.h"
+#include "cuda/gemm_epilogue.h"
+#include "cuda/gemm_operands.h"
 #include "cuda/gemm_plan.h"
-#include "cuda/gemm_scales.h"
+#include "cuda/grid.h"
 
 namespace transcast {
 namespace cuda {
@@ -20,8 +21,6 @@ struct Target {
   float *scale_inv, *amax;
 };
 
-bool is_multiple_of_16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
-
 bool is_block(Scaling scaling) { return scaling == Scaling::block_1x128 || scaling == Scaling::block_128x128; }
 
 // What cuBLASLt asks of an FP8 operand: 16-byte aligned rows, and multiples of so many rows and columns.
@@ -35,12 +34,12 @@ Multiples multiples_for(Scaling scaling) {
 
 // Rows must not share memory: expanded ones, and windows.
 bool usable(const Codes& q, int64_t rows, int64_t columns) {
-  const bool apart = q.rows <= 1 || (q.stride >= q.cols && q.stride % kPadding == 0);
-  return is_multiple_of_16(q.data) && apart && q.cols % columns == 0 && q.rows % rows == 0;
+  const bool apart = q.rows <= 1 || q.stride >= q.cols;
+  return in_whole_chunks(q.data, q.rows, q.stride) && apart && q.cols % columns == 0 && q.rows % rows == 0;
 }
 
 bool usable(const void* data, int64_t columns, int64_t stride, int64_t element_bytes) {
-  return is_multiple_of_16(data) && stride >= columns && stride * element_bytes % 16 == 0;
+  return at_whole_chunk(data) && stride >= columns && stride * element_bytes % 16 == 0;
 }
 
 Format format_of(Output type) { return type == Output::e4m3 ? Format::e4m3 : Format::e5m2; }

@@ -1,17 +1,14 @@
 #include "cuda/gemm_plan.h"
 
-#include <cublasLt.h>
-
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <list>
 #include <memory>
 #include <mutex>
-#include <sstream>
 #include <unordered_map>
 
 #include "cuda/capture.h"
+#include "cuda/cublaslt.h"
 
 namespace transcast::cuda {
 namespace {
@@ -19,24 +16,6 @@ namespace {
 constexpr int kCandidates = 8;
 constexpr size_t kMostPlans = 1024;  // some 10 KB each with their descriptors
 
-std::string described(cublasStatus_t status) { return cublasLtGetStatusName(status); }
-
-void check(cublasStatus_t status, const char* call) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw std::runtime_error(std::string("transcast: ") + call + " failed with " + described(status));
-}
-
-cudaDataType_t type_of(Format format) { return format == Format::e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2; }
-cudaDataType_t type_of(DType dtype) {
-  return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-cudaDataType_t type_of(Output out) {
-  switch (out) {
-    case Output::e4m3: return CUDA_R_8F_E4M3;
-    case Output::e5m2: return CUDA_R_8F_E5M2;
-    default: return type_of(DType(int(out)));
-  }
-}
 // C is read for accumulation, and has a 16-bit layout beside FP8 outputs, of the bias's type.
 cudaDataType_t c_type_of(const Product& p) {
   return is_fp8(p.request.out) ? type_of(p.bias ? p.bias_dtype : DType::bf16) : type_of(p.request.out);
@@ -51,37 +30,6 @@ cublasLtEpilogue_t epilogue_of(const Product& p) {
     case Epilogue::dgelu: return CUBLASLT_EPILOGUE_DGELU;
     default: return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
   }
-}
-
-template <class Handle, cublasStatus_t (*destroy)(Handle)>
-class Owned {
- public:
-  Owned() = default;
-  ~Owned() {
-    if (handle_) destroy(handle_);
-  }
-  Owned(const Owned&) = delete;
-  Owned& operator=(const Owned&) = delete;
-  Handle* receive() { return &handle_; }
-  Handle get() const { return handle_; }
-
- private:
-  Handle handle_ = nullptr;
-};
-using Descriptor = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
-
-template <class Value>
-void set(const Descriptor& descriptor, cublasLtMatmulDescAttributes_t attribute, Value value) {
-  check(cublasLtMatmulDescSetAttribute(descriptor.get(), attribute, &value, sizeof value),
-        "cublasLtMatmulDescSetAttribute");
-}
-
-template <class Value>
-void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, Value value) {
-  check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
-        "cublasLtMatmulPreferenceSetAttribute");
 }
 
 // Only asked for where library_version() has it.
@@ -106,35 +54,6 @@ void set_scale_modes(const Descriptor& descriptor, Scaling a, Scaling b) {
 #endif
 }
 
-// 16, 32, ... 256: what the pointer is a multiple of, as far as the library cares.
-uint32_t alignment_of(const void* pointer) {
-  const auto address = reinterpret_cast<uintptr_t>(pointer);
-  return address == 0 ? 256 : uint32_t(std::min<uintptr_t>(256, address & -address));
-}
-
-// Everything that a plan depends on. All fields have one size, so that there is no padding to compare.
-struct Key {
-  std::array<int64_t, 28> fields;
-  bool operator==(const Key& other) const { return fields == other.fields; }
-};
-
-Key key_of(const CudaContext& context, const Product& p) {
-  const Request& r = p.request;
-  return {{context.device, int64_t(r.a), int64_t(r.b), int64_t(r.a_scaling), int64_t(r.b_scaling), int64_t(r.epilogue),
-           p.bias != nullptr, r.aux, int64_t(r.aux_dtype), int64_t(r.out), p.m, p.n, p.k, p.a_stride, p.b_stride,
-           p.d_stride, p.aux_stride, int64_t(p.bias_dtype), p.fast_accum, p.accumulate, alignment_of(p.a),
-           alignment_of(p.b), alignment_of(p.d), alignment_of(p.bias), alignment_of(p.aux), p.d_amax != nullptr,
-           p.a_scale_inv != nullptr, p.followed}};
-}
-
-struct KeyHash {
-  size_t operator()(const Key& key) const {
-    uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over words
-    for (int64_t field : key.fields) hash = (hash ^ uint64_t(field)) * 0x100000001b3u;
-    return size_t(hash ^ hash >> 29);
-  }
-};
-
 cublasLtHandle_t handle_of(int device) {
   struct Handle {
     std::once_flag made;
@@ -147,11 +66,6 @@ cublasLtHandle_t handle_of(int device) {
     check(cublasLtCreate(&one.handle), "cublasLtCreate");
   });
   return one.handle;
-}
-
-void create(Layout& layout, cudaDataType_t type, int64_t rows, int64_t columns, int64_t leading) {
-  check(cublasLtMatrixLayoutCreate(layout.receive(), type, uint64_t(rows), uint64_t(columns), leading),
-        "cublasLtMatrixLayoutCreate");
 }
 
 // cuBLASLt thinks in columns: its D is our d transposed, so that its A is b and its B is a, both K-contiguous (TN).
@@ -251,7 +165,7 @@ class Plan {
 class Cache {
  public:
   std::shared_ptr<Plan> find(const CudaContext& context, const Product& p) {
-    const Key key = key_of(context, p);
+    const Key key = key_of(context.device, p);
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = index_.find(key);
     if (found != index_.end()) {
@@ -310,21 +224,5 @@ std::vector<PlanFacts> plans() { return cache().facts(); }
 void clear_plans() { cache().clear(); }
 
 int library_version() { return int(std::min<size_t>(cublasLtGetVersion(), CUBLAS_VERSION)); }
-
-std::string describe(const Product& p) {
-  const Request& r = p.request;
-  const auto format = [](Format f) { return f == Format::e4m3 ? "e4m3" : "e5m2"; };
-  std::ostringstream text;
-  text << "M=" << p.m << " N=" << p.n << " K=" << p.k << " " << format(r.a) << " x " << format(r.b) << " -> "
-       << name_of(r.out) << " epilogue " << name_of(r.epilogue) << " scales " << name_of(r.a_scaling) << "/"
-       << name_of(r.b_scaling);
-  if (!p.a_scale_inv) text << " left out";
-  if (p.bias) text << " bias " << name_of(output_of(p.bias_dtype));
-  if (p.aux) text << " aux " << name_of(output_of(r.aux_dtype)) << " stride " << p.aux_stride;
-  text << (p.followed ? " then a kernel of transcast" : "") << (p.accumulate ? " accumulate" : "") << (p.fast_accum ? " fast_accum" : "") << " strides " << p.a_stride << "/"
-       << p.b_stride << "/" << p.d_stride << " alignments " << alignment_of(p.a) << "/" << alignment_of(p.b) << "/"
-       << alignment_of(p.d) << " arch " << r.arch / 10 << "." << r.arch % 10 << " cuBLASLt " << r.library;
-  return text.str();
-}
 
 }  // namespace transcast::cuda

@@ -6,9 +6,6 @@
 
 namespace transcast::cuda {
 
-// Blocks of the segment kernel that are resident at once; more would only add to the atomics at the end.
-constexpr int64_t kBlocksPerMultiprocessor = 8;
-
 // An empty matrix has no address: nothing of it is loaded.
 inline Input input(const Matrix& m) {
   if (m.rows == 0 || m.cols == 0) return {{nullptr}, {nullptr}, m.stride};
@@ -16,11 +13,9 @@ inline Input input(const Matrix& m) {
   return {{data}, {data + ((m.rows - 1) * m.stride + m.cols) * int64_t(size_of(m.dtype))}, m.stride};
 }
 
-inline bool at_whole_chunk(const Matrix& m) { return reinterpret_cast<uintptr_t>(m.data) % 16 == 0; }
-
 template <class T>
 inline bool is_aligned(const Matrix& m) {
-  return at_whole_chunk(m) && (m.rows <= 1 || m.stride * kElementBytes<T> % 16 == 0);
+  return in_whole_chunks(m.data, m.rows, m.stride * kElementBytes<T>);
 }
 
 inline bool is_contiguous(const Matrix& m) { return m.rows <= 1 || m.stride == m.cols; }
@@ -37,7 +32,9 @@ struct Operands {
     return each;
   }
   bool contiguous() const { return all(is_contiguous); }
-  bool at_whole_chunks() const { return all(at_whole_chunk); }
+  bool at_whole_chunks() const {
+    return all([](const Matrix& m) { return at_whole_chunk(m.data); });
+  }
   bool aligned() const { return all(is_aligned<typename Source::Element>); }
 };
 
@@ -82,8 +79,7 @@ RowsLaunch<Source> rows_launch(const CastArgs& args, const Operands<Source>& ope
 
 template <class Fp8, class Source>
 void launch_rows(const CudaContext& context, const RowsLaunch<Source>& rows) {
-  const int64_t most = kBlocksPerMultiprocessor * figures(context).multiprocessors, tiles = rows.args.tiles;
-  const dim3 grid(uint32_t(tiles < 1 ? 1 : tiles < most ? tiles : most));
+  const dim3 grid(resident_blocks(context, rows.args.tiles));  // more would only add to the atomics at the end
   const auto kernel = rows.aligned ? rows_kernel<Source, Aligned, Fp8> : rows_kernel<Source, Unaligned, Fp8>;
   launch(kernel, grid, dim3(32 * kRowWarps), sizeof(Maxima), stream_of(context), rows.args);
 }

@@ -7,10 +7,8 @@
 // same way, and the bytes before the first and after the last unit one by one, in one instruction.
 #pragma once
 
-#include <stdexcept>
-#include <string>
-
 #include "cuda/convert.cuh"
+#include "cuda/grid.h"
 #include "cuda/vec.cuh"
 
 namespace transcast::cuda {
@@ -20,16 +18,6 @@ constexpr uint32_t kAllLanes = 0xffffffffu;
 
 struct Aligned {};
 struct Unaligned {};
-
-TRANSCAST_HD constexpr int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
-
-// Tiles as a number of blocks. Only an expanded matrix, whose rows share their memory, can have more than a launch
-// takes.
-inline uint32_t block_count(int64_t tiles) {
-  if (tiles <= INT32_MAX) return uint32_t(tiles);
-  throw std::invalid_argument("transcast: x may take at most 2147483647 blocks of a CUDA launch, this one takes " +
-                              std::to_string(tiles) + "; split it");
-}
 
 // 64 bits: rows * stride passes 2^31 in matrices that people train on.
 TRANSCAST_HD int64_t offset_of(int64_t row, int64_t stride, int64_t column) { return row * stride + column; }

@@ -59,9 +59,9 @@ void ask(DeviceState& state, int device) {
 //
 // An op needs its slot from its first launch until its last one has run. Launches of one thread on one stream run in
 // the order in which they were issued, so a slot that only they use is free again whenever one of their ops begins:
-// each pair of thread and stream has one. Not each stream: another thread may issue launches of its op between two of this
-// one's. Nor do ops take turns in a ring: an op may wait for other streams for any length of time, and one that got its
-// slot meanwhile would damage both, and all that come after them.
+// each pair of thread and stream has one. Not each stream: another thread may issue launches of its op between two of
+// this one's. Nor do ops take turns in a ring: an op may wait for other streams for any length of time, and one that
+// got its slot meanwhile would damage both, and all that come after them.
 
 struct StreamKey {
   int device;

@@ -21,7 +21,8 @@ struct DeviceFigures {
 const DeviceFigures& figures(const CudaContext&);
 
 // A zeroed slot for the launches of one op, which leave it zeroed: the one that this thread has for this stream. An op
-// that is being captured gets memory of its graph, zeroed by a node of the graph, because replays may run on any stream.
+// that is being captured gets memory of its graph, zeroed by a node of the graph, because replays may run on any
+// stream.
 Slot* take_slot(const CudaContext&);
 
 inline cudaStream_t stream_of(const CudaContext& context) { return static_cast<cudaStream_t>(context.stream); }

@@ -87,8 +87,7 @@ void transpose(const Context& context, const TransposeArgs& args) {
   const uint32_t blocks = block_count(ceil_div(q.rows, kWarpRows * warps) * column_tiles);
   const Input input{{q.data}, {q.data + (q.rows - 1) * q.stride + q.cols}, q.stride};
   const Args device{input, q.rows, q.cols, {{args.q_t}, round_up(q.rows, kPadding)}, uint32_t(column_tiles)};
-  const bool aligned = reinterpret_cast<uintptr_t>(q.data) % 16 == 0 && q.cols % 16 == 0 &&
-                       (q.rows == 1 || q.stride % 16 == 0);
+  const bool aligned = in_whole_chunks(q.data, q.rows, q.stride) && q.cols % 16 == 0;
   launch(aligned ? transpose_kernel<Aligned> : transpose_kernel<Unaligned>, dim3(blocks), dim3(32 * warps),
          sizeof(TileSmem), stream_of(context), device);
 }

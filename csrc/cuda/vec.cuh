@@ -1,5 +1,6 @@
-// Every access of a kernel to memory. Global pointers are wrapped, so that a raw dereference does not compile; loads and
-// stores are predicated and called by every lane, whose inactive ones get zeros and write nothing.
+// Every access of a kernel to memory. Global pointers are wrapped, so that a dereference elsewhere stands out (a test
+// looks for them); loads and stores are predicated and called by every lane, whose inactive ones get zeros and write
+// nothing.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -112,6 +112,10 @@ struct Call {
     args.aux = m.data, args.aux_dtype = m.dtype, args.aux_stride = m.stride;
   }
 
+  Span span_of_aux(const void* aux) const {
+    return span(aux, args.a.rows, args.b.rows, args.aux_stride, int64_t(size_of(args.aux_dtype)));
+  }
+
   // Kernels and BLAS may write a part of their output before they have read all of their inputs.
   void check_apart_from_inputs(const char* op, const char* argument, Span written) const {
     check_apart(op, argument, "a", written, span(args.a));
@@ -174,8 +178,7 @@ void gemm_out(const Tensor& a, const Tensor& b, const Tensor& a_scale_inv, const
   const GemmArgs& args = call.args;
   for (const void* matrix : {args.aux, static_cast<const void*>(args.aux_out)}) {
     if (!matrix) continue;
-    check_apart("gemm_out", "out", "aux", span(target),
-                span(matrix, args.a.rows, args.b.rows, args.aux_stride, int64_t(size_of(args.aux_dtype))));
+    check_apart("gemm_out", "out", "aux", span(target), call.span_of_aux(matrix));
   }
   const Scope scope(a);
   transcast::gemm(scope.context(), args, target.data, target.dtype, target.stride, accumulate);
@@ -192,9 +195,8 @@ std::tuple<Tensor, Tensor, Tensor> gemm_fp8(const Tensor& a, const Tensor& b, co
   const float* scale = scalar("gemm_fp8", "out_scale", out_scale, a);
   call.write_aux("gemm_fp8", aux_out, a);
   if (aux_out) {
-    const Span aux = span(call.args.aux_out, call.args.a.rows, call.args.b.rows, call.args.aux_stride,
-                          int64_t(size_of(call.args.aux_dtype)));
-    check_apart("gemm_fp8", "aux_out", "out_scale", aux, span(scale, 1, 1, 0, int64_t(sizeof(float))));
+    check_apart("gemm_fp8", "aux_out", "out_scale", call.span_of_aux(call.args.aux_out),
+                span(scale, 1, 1, 0, int64_t(sizeof(float))));
   }
   Tensor q = empty(a, call.out_sizes, dtype), scale_inv = empty_scalar(a), amax = empty_scalar(a);
   const Scope scope(a);

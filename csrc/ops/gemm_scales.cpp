@@ -3,17 +3,20 @@
 namespace transcast::ops {
 namespace {
 
-using Shape = std::vector<int64_t>;
+constexpr Scaling kScalings[] = {Scaling::tensor, Scaling::row, Scaling::block_1x128, Scaling::block_128x128,
+                                 Scaling::mx_1x32};
 
-int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
+struct Shape {
+  int64_t rows, cols;
+};
 
 Shape shape_for(Scaling scaling, const Codes& operand) {
   switch (scaling) {
     case Scaling::row: return {operand.rows, 1};
-    case Scaling::block_1x128: return {operand.rows, blocks(operand.cols, kBlock)};
-    case Scaling::block_128x128: return {blocks(operand.rows, kBlock), blocks(operand.cols, kBlock)};
-    case Scaling::mx_1x32: return {operand.rows, blocks(operand.cols, kMxBlock)};
-    default: return {};
+    case Scaling::block_1x128: return {operand.rows, ceil_div(operand.cols, kBlock)};
+    case Scaling::block_128x128: return {ceil_div(operand.rows, kBlock), ceil_div(operand.cols, kBlock)};
+    case Scaling::mx_1x32: return {operand.rows, ceil_div(operand.cols, kMxBlock)};
+    default: return {1, 1};
   }
 }
 
@@ -21,14 +24,19 @@ bool fits(Scaling scaling, const Tensor& scale, const Codes& operand) {
   const int32_t dtype = scaling == Scaling::mx_1x32 ? aoti_torch_dtype_uint8() : code_of(DType::f32);
   if (dtype_of(scale) != dtype) return false;
   if (scaling == Scaling::tensor) return scale.numel() == 1;
-  return sizes_of(scale) == shape_for(scaling, operand);
+  const Shape shape = shape_for(scaling, operand);
+  return scale.dim() == 2 && scale.size(0) == shape.rows && scale.size(1) == shape.cols;
 }
 
-void check_shape(const char* op, const char* argument, const Tensor& scale, const Codes& operand) {
-  for (Scaling one : {Scaling::tensor, Scaling::row, Scaling::block_1x128, Scaling::block_128x128, Scaling::mx_1x32}) {
-    if (fits(one, scale, operand)) return;
-  }
-  const auto shape = [&](Scaling scaling) { return shape_name(shape_for(scaling, operand)); };
+// What the scales may be, one bit each: small operands have shapes that several granularities share.
+unsigned fitting(const char* op, const char* argument, const Tensor& scale, const Codes& operand) {
+  unsigned found = 0;
+  for (Scaling one : kScalings) found |= unsigned(fits(one, scale, operand)) << int(one);
+  if (found != 0) return found;
+  const auto shape = [&](Scaling scaling) {
+    const Shape of = shape_for(scaling, operand);
+    return shape_name({of.rows, of.cols});
+  };
   refuse(op, argument, "must hold one float32 element, one for each row ", shape(Scaling::row), ", 1x128 block ",
          shape(Scaling::block_1x128), " or 128x128 block ", shape(Scaling::block_128x128),
          ", or one uint8 E8M0 scale for each 1x32 block ", shape(Scaling::mx_1x32), "; got ",
@@ -39,18 +47,18 @@ InverseScales scales(const char* op, const char* argument, Scaling scaling, cons
                      const Tensor& like) {
   check_same_device(op, argument, scale, like);
   check_aligned(op, argument, scale);
-  if (scaling == Scaling::tensor) return {scale.const_data_ptr(), scaling, 1, 1, 0, 0};
   const Shape shape = shape_for(scaling, operand);
   const bool one = scale.numel() == 1;  // it serves every row
-  return {scale.const_data_ptr(), scaling, shape[0], shape[1], one ? 0 : scale.stride(0), one ? 0 : scale.stride(1)};
+  return {scale.const_data_ptr(), scaling, shape.rows, shape.cols, one ? 0 : scale.stride(0),
+          one ? 0 : scale.stride(1)};
 }
 
 }  // namespace
 
 void set_scales(const char* op, const Tensor& a_scale_inv, const Tensor& b_scale_inv, const Tensor& like,
                 GemmArgs& args) {
-  check_shape(op, "a_scale_inv", a_scale_inv, args.a);
-  check_shape(op, "b_scale_inv", b_scale_inv, args.b);
+  const unsigned a_fits = fitting(op, "a_scale_inv", a_scale_inv, args.a);
+  const unsigned b_fits = fitting(op, "b_scale_inv", b_scale_inv, args.b);
   // The coarsest pair that says what the shapes say: a scale per row and one for the whole tensor are both rows, and
   // where K has one block, so may be both of them beside blocks.
   constexpr Scaling pairs[][2] = {
@@ -64,7 +72,7 @@ void set_scales(const char* op, const Tensor& a_scale_inv, const Tensor& b_scale
       {Scaling::mx_1x32, Scaling::mx_1x32},
   };
   for (const auto& [of_a, of_b] : pairs) {
-    if (!fits(of_a, a_scale_inv, args.a) || !fits(of_b, b_scale_inv, args.b)) continue;
+    if (!(a_fits >> int(of_a) & 1) || !(b_fits >> int(of_b) & 1)) continue;
     const bool rows = of_a == Scaling::row || of_b == Scaling::row;
     args.a_scale_inv = scales(op, "a_scale_inv", rows ? Scaling::row : of_a, a_scale_inv, args.a, like);
     args.b_scale_inv = scales(op, "b_scale_inv", rows ? Scaling::row : of_b, b_scale_inv, args.b, like);

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from mutations import Mutation as M
 
-CAST, PASSES, SEGMENT, TILE = "cast.cuh", "passes.cuh", "segment.cuh", "tile.cuh"
+CAST, ROWS, PASSES, SEGMENT, TILE = "cast.cuh", "rows.cuh", "passes.cuh", "segment.cuh", "tile.cuh"
+GRID = "grid.h"
 TRANSPOSE, DEQUANTIZE, MULTI = "transpose.cu", "dequantize.cu", "multi_quantize.cu"
 
 ROWS_AND_COLUMNS = [
-    M("row bound", "Extent: one row more", CAST, "rows_left = rows - row,", "rows_left = rows - row + 1,"),
-    M("row bound", "Extent: none", CAST, "return n < 0 ? 0 : n < width", "return n < 0 ? width : n < width"),
-    M("column bound", "Extent: one column more", CAST, "columns_left = columns - column;", "columns_left = columns - column + 1;"),
-    M("column bound", "Extent: one column less", CAST, "columns_left = columns - column;", "columns_left = columns - column - 1;"),
-    M("column bound", "Extent: the short last row", CAST, "elements == kUnbounded ? width :", "true ? width :"),
-    M("column bound", "Extent: one element less", CAST, "int(elements - (rows - 1) * kSegment)",
+    M("row bound", "Extent: one row more", ROWS, "rows_left = rows - row,", "rows_left = rows - row + 1,"),
+    M("row bound", "Extent: none", ROWS, "return n < 0 ? 0 : n < width", "return n < 0 ? width : n < width"),
+    M("column bound", "Extent: one column more", ROWS, "columns_left = columns - column;", "columns_left = columns - column + 1;"),
+    M("column bound", "Extent: one column less", ROWS, "columns_left = columns - column;", "columns_left = columns - column - 1;"),
+    M("column bound", "Extent: the short last row", ROWS, "elements == kUnbounded ? width :", "true ? width :"),
+    M("column bound", "Extent: one element less", ROWS, "int(elements - (rows - 1) * kSegment)",
       "int(elements - (rows - 1) * kSegment - 1)"),
     M("row bound", "the last tile is left out", CAST, "i < args.tiles;", "i + 1 < args.tiles;"),
     M("row bound", "every other round of tiles", CAST, "i += gridDim.x", "i += 2 * gridDim.x"),
@@ -77,8 +78,8 @@ UNALIGNED = [
       survives="the division rounds to zero: of a negative difference above -8 it is 0, too"),
     M("unaligned", "units are shifted by the head's complement", SEGMENT, "joined(codes) >> (8 * head)", "joined(codes) >> (64 - 8 * head)"),
     M("unaligned", "whole units are joined with the next one", SEGMENT, "head == 0 ? joined(codes) : ", ""),
-    M("unaligned", "8 bytes are enough", PASSES, "(m.data) % 16 == 0", "(m.data) % 8 == 0"),
-    M("unaligned", "the stride is not looked at", PASSES, "m.stride * kElementBytes<T> % 16 == 0", "true"),
+    M("unaligned", "8 bytes are enough", GRID, "(data) % 16 == 0", "(data) % 8 == 0"),
+    M("unaligned", "the stride is not looked at", GRID, "row_bytes % 16 == 0", "true"),
     M("unaligned", "contiguous: the number of elements", PASSES, "operands.at_whole_chunks() && elements % 8 == 0", "operands.at_whole_chunks()"),
     M("unaligned", "segments: the number of columns", PASSES, "return {rows, operands.aligned() && x.cols % 8 == 0}", "return {rows, operands.aligned()}"),
     M("unaligned", "tiles: the number of columns", PASSES, "operands.aligned() && x.cols % 8 == 0;", "operands.aligned();"),
@@ -86,12 +87,12 @@ UNALIGNED = [
     M("unaligned", "an operand's layout", PASSES, "all(is_contiguous)", "is_contiguous(*matrix[0])", units=("pass_gradient",)),
     M("unaligned", "many matrices: the number of columns", MULTI, "is_aligned<T>(x) && x.cols % 8 == 0", "is_aligned<T>(x)"),
     M("unaligned", "many matrices: addresses", MULTI, "is_aligned<T>(x) && x.cols % 8 == 0", "x.cols % 8 == 0"),
-    M("unaligned", "transpose: the number of columns", TRANSPOSE, "q.cols % 16 == 0 &&", "true &&"),
-    M("unaligned", "transpose: the stride", TRANSPOSE, "q.stride % 16 == 0);", "true);"),
-    M("unaligned", "transpose: the address", TRANSPOSE, "reinterpret_cast<uintptr_t>(q.data) % 16 == 0", "true"),
+    M("unaligned", "transpose: the number of columns", TRANSPOSE, "&& q.cols % 16 == 0;", ";"),
+    M("unaligned", "transpose: the stride", TRANSPOSE, "in_whole_chunks(q.data, q.rows, q.stride)", "at_whole_chunk(q.data)"),
+    M("unaligned", "transpose: the address", TRANSPOSE, "in_whole_chunks(q.data,", "in_whole_chunks(nullptr,"),
     M("unaligned", "dequantize: the number of columns", DEQUANTIZE, "args.columns % kLaneCodes == 0", "true"),
-    M("unaligned", "dequantize: the stride", DEQUANTIZE, "args.q.stride % 16 == 0);", "true);"),
-    M("unaligned", "dequantize: the address", DEQUANTIZE, "reinterpret_cast<uintptr_t>(args.q.data.address) % 16 == 0", "true"),
+    M("unaligned", "dequantize: the stride", DEQUANTIZE, "args.rows, args.q.stride)", "1, 0)"),
+    M("unaligned", "dequantize: the address", DEQUANTIZE, "in_whole_chunks(args.q.data.address,", "in_whole_chunks(nullptr,"),
 ]  # fmt: skip
 
 INDICES = [

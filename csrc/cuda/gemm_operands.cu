@@ -1,12 +1,47 @@
-#include "cuda/gemm_scales.h"
+#include "cuda/gemm_operands.h"
 
+#include "cuda/gemm_values.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/vec.cuh"
+#include "cuda/segment.cuh"
 
 namespace transcast::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
+
+// ---- padding: a warp copies 512 columns of a row.
+
+struct PadArgs {
+  Input in;
+  int64_t rows, columns, padded_rows, padded_columns;
+  Global<uint8_t> out;
+};
+
+__global__ void __launch_bounds__(kThreads) pad_kernel(const __grid_constant__ PadArgs args) {
+  const int lane = threadIdx.x % 32;
+  const int64_t pieces = ceil_div(args.padded_columns, 512), all = args.padded_rows * pieces;
+  for (int64_t i = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32; i < all; i += int64_t(gridDim.x) * kWarps) {
+    const int64_t row = i / pieces, column = i % pieces * 512, left = args.columns - column;
+    const int valid = row >= args.rows || left < 0 ? 0 : left < 512 ? int(left) : 512;
+    const Global<const uint8_t> start = args.in.data + offset_of(row, args.in.stride, column);
+    uint4 chunk, next;
+    load_window<32, 1>(args.in, start, valid, lane, chunk, next);
+    const uint4 codes = window<32>(chunk, next, start, valid, lane);
+    const int64_t at = column + 16 * lane;
+    stg((args.out + offset_of(row, args.padded_columns, at)).as<uint4>(), codes, at < args.padded_columns);
+  }
+}
+
+// ---- bias
+
+__global__ void __launch_bounds__(kThreads)
+    bias_kernel(Global<const uint8_t> bias, DType from, DType to, int64_t n, Global<uint8_t> out) {
+  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  store(out, to, i, load(bias, from, i, i < n), i < n);
+}
+
+// ---- inverse scales
+
 constexpr int64_t kTileRows = 128, kTileColumns = 4;  // of 1x32 scales
 
 // Where cuBLASLt looks for scale (row, column): [column, row] for rows and 1x128 blocks, rows of a multiple of four for
@@ -24,7 +59,7 @@ Arrangement arrangement_of(const InverseScales& s, int64_t rows) {
     }
     case Scaling::mx_1x32: {
       const int64_t leading = round_up(s.cols, kTileColumns) * kTileRows;
-      return {s.scaling, round_up(rows, kTileRows) / kTileRows * leading, leading};
+      return {s.scaling, ceil_div(rows, kTileRows) * leading, leading};
     }
     default: return {s.scaling, rows * s.cols, rows};
   }
@@ -32,7 +67,7 @@ Arrangement arrangement_of(const InverseScales& s, int64_t rows) {
 
 bool is_arranged(const InverseScales& s, const Arrangement& arrangement) {
   if (s.scaling == Scaling::tensor) return true;
-  if (reinterpret_cast<uintptr_t>(s.data) % 16 != 0 || arrangement.count != s.rows * s.cols) return false;
+  if (!at_whole_chunk(s.data) || arrangement.count != s.rows * s.cols) return false;
   const int64_t row_stride = s.scaling == Scaling::block_128x128 ? arrangement.leading : 1;
   const int64_t col_stride = s.scaling == Scaling::block_128x128 ? 1 : arrangement.leading;
   return s.scaling != Scaling::mx_1x32 && (s.rows <= 1 || s.row_stride == row_stride) &&
@@ -70,12 +105,33 @@ template <class T>
 const void* arranged(const CudaContext& context, const InverseScales& s, const Arrangement& to) {
   auto* out = static_cast<T*>(context.allocate(to.count * int64_t(sizeof(T)), context.state));
   const ScaleArgs<T> args{to, {static_cast<const T*>(s.data)}, s.rows, s.cols, s.row_stride, s.col_stride, {out}};
-  const auto blocks = uint32_t((to.count + kThreads - 1) / kThreads);
+  const uint32_t blocks = block_count(ceil_div(to.count, kThreads));
   launch(arrange_kernel<T>, dim3(blocks), dim3(kThreads), 0, stream_of(context), args);
   return out;
 }
 
 }  // namespace
+
+Codes padded(const CudaContext& context, const Codes& in, int64_t multiple) {
+  const int64_t rows = round_up(in.rows, kPadding), columns = round_up(in.cols, multiple);
+  auto* out = static_cast<uint8_t*>(context.allocate(rows * columns, context.state));
+  const Input input{{in.data}, {in.data + (in.rows - 1) * in.stride + in.cols}, in.stride};
+  const PadArgs args{input, in.rows, in.cols, rows, columns, {out}};
+  const uint32_t blocks = resident_blocks(context, ceil_div(rows * ceil_div(columns, 512), kWarps));
+  launch(pad_kernel, dim3(blocks), dim3(kThreads), 0, stream_of(context), args);
+  return {out, in.format, rows, columns, columns};
+}
+
+const void* usable_bias(const CudaContext& context, const GemmArgs& args) {
+  if (args.bias == nullptr) return nullptr;
+  if (args.bias_dtype == args.bias_rounding && at_whole_chunk(args.bias)) return args.bias;
+  const int64_t n = args.b.rows;
+  auto* out = static_cast<uint8_t*>(context.allocate(n * int64_t(size_of(args.bias_rounding)), context.state));
+  launch(bias_kernel, dim3(block_count(ceil_div(n, kThreads))), dim3(kThreads), 0, stream_of(context),
+         Global<const uint8_t>{static_cast<const uint8_t*>(args.bias)}, args.bias_dtype, args.bias_rounding, n,
+         Global<uint8_t>{out});
+  return out;
+}
 
 const void* laid_out(const CudaContext& context, const InverseScales& s, int64_t rows) {
   const Arrangement to = arrangement_of(s, rows);

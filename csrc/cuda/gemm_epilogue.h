@@ -1,12 +1,9 @@
-// What a GEMM needs besides cuBLASLt, on operands and results in device memory.
+// What a GEMM leaves to kernels of ours: the way from accumulators to the output, and what completes an FP8 output.
 #pragma once
 
 #include "cuda/state.h"
 
 namespace transcast::cuda {
-
-// A copy with zeros for padding: rows to a multiple of 16, columns to one of `multiple`. In workspace memory.
-Codes padded(const CudaContext&, const Codes&, int64_t multiple);
 
 // From FP32 accumulators to the output, where cuBLASLt has no such epilogue.
 struct EpilogueArgs {
@@ -29,8 +26,5 @@ void epilogue_fp8(const CudaContext&, const EpilogueArgs&, const float* out_scal
 // of 16.
 void finish_fp8(const CudaContext&, const Codes& q, float* library_amax, const float* out_scale, float* scale_inv,
                 float* amax);
-
-// A bias in the dtype that cuBLASLt adds and on 16 bytes: the caller's own, or a copy in workspace memory.
-const void* usable_bias(const CudaContext&, const GemmArgs&);
 
 }  // namespace transcast::cuda
