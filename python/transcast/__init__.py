@@ -1,7 +1,8 @@
 """transcast: FP8 for PyTorch that is fast in plain eager mode.
 
 Raw ops: ``cast``, ``quantize``, their transposing and activating forms, ``gemm`` and relatives
-(``transcast.ops``). Layers: ``FP8Linear``, ``convert``, ``linear``. ``info()`` says what was built and what can run here.
+(``transcast.ops``). Layers: ``FP8Linear``, ``convert``, ``linear``.
+``info()`` says what was built and what can run here.
 """
 
 from . import _library  # first: it loads the compiled ops
