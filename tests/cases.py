@@ -108,8 +108,8 @@ SHAPES = [
 LARGE_SHAPES = [(2049, 2080), (2048, 2112)]
 # Operator shapes of transformers in full.
 OPERATOR_SHAPES = [(2048, 12288), (768, 1024), (256, 65536), (65536, 128), (1481, 677)]
-# (M, N, K): one to a few rows, ragged sides, more than the 512 x 512 x 2048 that fit one panel on each side, and N and K
-# in sixteens, which cuBLASLt multiplies as they are.
+# (M, N, K): one to a few rows, ragged sides, more than the 512 x 512 x 2048 that fit one panel on each side, and N and
+# K in sixteens, which cuBLASLt multiplies as they are.
 GEMM_SHAPES = [
     (1, 1, 1), (1, 16, 16), (7, 15, 33), (17, 24, 712), (50, 33, 8), (64, 64, 64), (129, 130, 131),
     (1, 257, 513), (3, 1, 1000), (4, 67, 40), (5, 67, 40), (96, 128, 256), (24, 50, 17), (520, 30, 70),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
@@ -33,6 +35,28 @@ def operands(shape: tuple[int, int, int], pair=(E4M3, E4M3), make=fp8) -> list[t
 def arithmetic_on(device: torch.device, fast_accum: bool = False) -> str:
     """What sums up the products of FP8 there: see ``bounds.accumulation_error``."""
     return "fp32" if device.type != "cuda" else "fast_accum" if fast_accum else "tensor_core"
+
+
+def right_in_threads(multiply) -> list[bool]:
+    """Whether each of 30 products in each of four threads is that of the thread's own operands.
+
+    ``multiply`` gets a, b, a_scale_inv, b_scale_inv: alike in all but their values; sums are exact.
+    """
+    right = []
+
+    def work(seed: int) -> None:
+        a, b = fp8_integers((64, 256), E4M3, seed), fp8_integers((128, 256), E4M3, seed + 100)
+        args = [a, b, scalar(2.0**-seed), scalar(2.0)]
+        want = reference.gemm(*args, None, "none", None, torch.float32, False)
+        for _ in range(30):
+            right.append(torch.equal(multiply(args), want))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return right
 
 
 def arithmetic_of(backend, fast_accum=False) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 
 import pytest
 import torch
@@ -34,6 +33,7 @@ from gemm_checks import (
     operands,
     outputs,
     pairs,
+    right_in_threads,
     shapes,
 )
 from layouts import LAYOUTS, fp8_views
@@ -311,23 +311,11 @@ def test_pointers_of_any_alignment(backend, which):
 
 def test_threads_get_their_own_products(backend):
     """Products alike in all but their values run at the same time."""
-    right = []
 
-    def work(seed):
-        a, b = fp8_integers((64, 256), E4M3, seed), fp8_integers((128, 256), E4M3, seed + 100)
-        args = [a, b, scalar(2.0**-seed), scalar(2.0)]
-        want = reference.gemm(*args, None, "none", None, torch.float32, False)
-        args = moved(args, backend.device)
-        for _ in range(30):
-            got = backend.ops.gemm(*args, None, "none", None, torch.float32, False)
-            right.append(torch.equal(got.cpu(), want))
+    def multiply(args):
+        return backend.run("gemm", *args, None, "none", None, torch.float32, False)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert right == [True] * 120
+    assert right_in_threads(multiply) == [True] * 120
 
 
 @outputs

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 
 from cases import E4M3, E5M2, fp8, fp8_integers, gemm_bound, scalar
 from conftest import assert_same_bytes, assert_within
-from gemm_checks import check_gemm, check_gemm_fp8, operands
+from gemm_checks import check_gemm, check_gemm_fp8, operands, right_in_threads
 from gemm_emu import EMU, OPS, SHAPE, UNUSED, calls_of, fresh, gemm, kernels_of, shifted  # noqa: F401
 from transcast import reference
 
@@ -120,21 +118,7 @@ def test_threads_share_a_plan(emu):
 
     The stand-in refuses to change a descriptor that a call uses.
     """
-    right = []
-
-    def work(seed):
-        a, b = fp8_integers((64, 256), E4M3, seed), fp8_integers((128, 256), E4M3, seed + 100)
-        scales = scalar(2.0**-seed), scalar(2.0)
-        want = reference.gemm(a, b, *scales, None, "none", None, torch.float32, False)
-        for _ in range(30):
-            right.append(torch.equal(gemm([a, b, *scales], out_dtype=torch.float32), want))
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert right == [True] * 120
+    assert right_in_threads(lambda args: gemm(args, out_dtype=torch.float32)) == [True] * 120
     assert [plan["calls"] for plan in emu.gemm_plans()] == [120]
 
 

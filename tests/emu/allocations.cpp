@@ -1,5 +1,5 @@
-// Which memory kernels may touch: the tensors of the op that runs, its workspaces, and what cudaMalloc gave. And what of
-// it has been written, where the op has allocated it.
+// Which memory kernels may touch: the tensors of the op that runs, its workspaces, and what cudaMalloc gave. And what
+// of it has been written, where the op has allocated it.
 #include <algorithm>
 #include <mutex>
 #include <vector>
