@@ -53,16 +53,19 @@ def _cells(kernel: str, rows: list[dict]) -> list[str]:
         values = [str(value(row)) for row in rows]
         return values[0] if len(set(values)) == 1 else " / ".join(values)
 
+    def on_main_path(value: Callable[[dict], object]) -> str:
+        return each(lambda row: value(row["main"]) if row["main"]["instructions"] else "–")
+
     return [
         f"`{kernel}`",
         each(lambda row: ", ".join(map(str, row["threads"]))),
         each(lambda row: row["shared"]),
         each(lambda row: row["registers"]),
         each(lambda row: ", ".join(f"{100 * part:.0f}" for part in row["occupancy"])),
-        each(lambda row: _accesses(row["main"]["loads"])),
-        each(lambda row: _accesses(row["main"]["stores"])),
-        each(lambda row: row["main"]["in_flight"]),
-        each(lambda row: row["main"]["per_element"]),
+        on_main_path(lambda main: _accesses(main["loads"])),
+        on_main_path(lambda main: _accesses(main["stores"])),
+        on_main_path(lambda main: main["in_flight"]),
+        on_main_path(lambda main: main["per_element"]),
     ]
 
 

@@ -131,8 +131,8 @@ WRONG_OPERANDS = [
 NAN_AUX = torch.full((4, 6), 7.0)
 WRONG_GEMM = [
     (dict(out_dtype=E4M3), "out_dtype", "float32", "float8_e4m3fn"),
-    (dict(epilogue="dgelu"), "aux", "dgelu", "aux"),
-    (dict(epilogue="relu", aux=NAN_AUX), "aux", "dgelu", "aux"),
+    (dict(epilogue="dgelu"), "aux", "dgelu", "None"),
+    (dict(epilogue="relu", aux=NAN_AUX), "aux", "dgelu", "gelu_tanh"),
     (dict(epilogue="dgelu", aux=NAN_AUX[:, :5]), "aux", "shape", "(4, 5)"),
     (dict(epilogue="dgelu", aux=A), "aux", "float32", "float8_e4m3fn"),
 ]

@@ -101,9 +101,9 @@ struct Call {
   }
 
   void read_aux(const char* op, const Maybe& aux, const Tensor& like) {
-    check((args.epilogue == Epilogue::dgelu) == aux.has_value(), op, "aux",
-          "is what epilogue dgelu reads, and no other");
+    check(aux || args.epilogue != Epilogue::dgelu, op, "aux", "is what epilogue dgelu reads, got None");
     if (!aux) return;
+    check(args.epilogue == Epilogue::dgelu, op, "aux", "is for epilogues dgelu and gelu_tanh, and no other");
     high_precision(op, "aux", dtype_of(*aux));
     check(sizes_of(*aux) == out_sizes, op, "aux", "must have the output's shape, got ", shape_name(*aux), " for ",
           args.a.rows, " rows of ", args.b.rows);

@@ -60,13 +60,15 @@ def convert(
         recipe: Of the new layers: a name, a recipe of ``transcast.recipes``, or None for high precision.
         filter_fn: ``filter_fn(module, fqn) -> bool``, called for each plain ``nn.Linear``; False skips it.
         skip: Patterns (as in ``fnmatch``) of names to leave; each is compared with the fully qualified name
-            and with its last part. By default the output projection, which is sensitive to rounding.
+            and with its last part. By default ``lm_head``, the usual name of the output projection, which is
+            sensitive to rounding; name it if it is called otherwise: ``skip=("head",)``.
 
     Returns:
         ``model``; a new ``FP8Linear`` if ``model`` is a plain ``nn.Linear``.
 
     Raises:
         ValueError: The recipe is not available. Nothing is changed then.
+        TypeError: It is neither a name, a recipe nor None.
 
     Warns:
         UserWarning: The model has no ``FP8Linear`` afterwards.
@@ -174,6 +176,7 @@ def set_recipe(
         ValueError: The recipe is not available, or it is None and a layer has FP8 weights
             (``quantize_weights_``), which leaves it nothing to compute with in high precision. No layer is
             switched then.
+        TypeError: It is neither a name, a recipe nor None.
     """
     recipe = recipes.resolve(recipe)
     layers = [
@@ -202,7 +205,7 @@ def quantize_weights_(model: nn.Module) -> nn.Module:
     Gradients still flow to inputs and biases; for that the weight is transposed on the fly. ``.half()``,
     ``.to(dtype)`` and the like leave FP8 weights and scales as they are, and devices move them.
 
-    State dicts have the key ``weight_scale_inv`` more. A high-precision dict loads into such a model (weights
+    State dicts get one more key, ``weight_scale_inv``. A high-precision dict loads into such a model (weights
     are quantized on the way), and a dict with FP8 weights into an ``FP8Linear`` with high-precision ones
     (they are dequantized).
 

@@ -53,9 +53,10 @@ def linear(
         dtype of what they belong to.
 
     Raises:
-        ValueError: K of ``x`` and ``weight`` differ, ``x`` is 0-D, ``x``, ``weight`` and ``bias`` are not on
+        ValueError: K of ``x`` and ``weight`` differ, ``x`` is 0-D, ``weight`` not 2-D, ``bias`` not (N,), ``x``, ``weight`` and ``bias`` are not on
             one device, a dtype or the recipe is not supported, ``wgrad_into`` is unknown. In backward, if
             ``main_grad`` has a wrong dtype, shape or device; nothing is computed then.
+        TypeError: The recipe is neither a name, a recipe nor None.
         RuntimeError: In backward, if there is no ``main_grad``; if the backward itself is differentiated
             (``create_graph=True``) or runs inside a ``torch.func`` transform. In forward, if an input carries
             a forward-mode tangent.

@@ -26,7 +26,7 @@ class FP8Linear(nn.Linear):
     """``nn.Linear`` whose products run in FP8: e4m3 x e4m3 forward, e5m2 gradients backward. See ``linear``.
 
     A drop-in: constructor, parameters, initialization and state-dict keys are those of ``nn.Linear``, so
-    dicts load strictly in both directions. Parameters stay in high precision (any of FP32, BF16, FP16) and
+    dicts load strictly in both directions (until ``quantize_weights_``, which adds a key). Parameters stay in high precision (any of FP32, BF16, FP16) and
     train with any optimizer. Works under autocast, activation checkpointing, DDP, FSDP2 (convert first, then
     ``fully_shard``) and ``torch.compile(fullgraph=True)``. Between forward and backward a layer holds its
     weight and its input as FP8, 1 byte per element, also where FSDP2 has freed the unsharded weight;
@@ -37,12 +37,12 @@ class FP8Linear(nn.Linear):
         out_features: N. Neither needs to be a multiple of anything.
         bias: Whether the layer has a bias.
         device: Of the parameters.
-        dtype: Of the parameters.
+        dtype: Of the parameters; products need FP32, BF16 or FP16.
         recipe: Where scales come from: ``"tensorwise"``, a recipe of ``transcast.recipes``, or None for high
             precision.
         wgrad_into: ``"main_grad"`` adds the weight's gradient to ``weight.main_grad``, an FP32 or BF16 tensor
             of the weight's shape that the trainer provides, instead of ``weight.grad``; it is never
-            overwritten, and left alone where autograd is not asked for the weight's gradient, as by
+            overwritten, and not changed if autograd is asked for other gradients only, as by
             ``torch.autograd.grad(loss, x)``. Once added, ``weight.grad_added_to_main_grad`` is True. If that
             attribute was there before (Megatron), autograd gets a stand-in gradient so that hooks fire, zeros
             if ``weight.zero_out_wgrad``, else uninitialized. Not for FSDP2, where weights carry no
@@ -50,6 +50,7 @@ class FP8Linear(nn.Linear):
 
     Raises:
         ValueError: The recipe or ``wgrad_into`` is unknown or not available in this version.
+        TypeError: The recipe is neither a name, a recipe nor None.
     """
 
     def __init__(

@@ -10,12 +10,15 @@ Common to all of them:
   et al., 2022) and the OCP 8-bit floating point specification.
 - ``scale`` multiplies into FP8, ``scale_inv`` back out; ``amax`` is max |x| before scaling, NaN if x holds a NaN. All
   three are FP32 with one element, on the device of x.
-- ``scale_inv`` is ``1 / scale``, or NaN if the data held Inf or NaN: an overflow is never hidden by saturation.
+- ``scale_inv`` is ``1 / scale``, or NaN if the data held Inf or NaN: such an overflow is never hidden by saturation.
+  Finite values saturate silently only with a scale that is given, or a negative ``margin``: where ``amax * scale`` is
+  above the format's max.
 - ``q_t`` is the transposed data, (C, R rounded up to a multiple of 16), its padding zero.
 - Ops have no autograd. With grad mode on and an input that requires grad they raise RuntimeError; use ``linear``, or
   call them from your own ``torch.autograd.Function``. The raw ``torch.ops.transcast.*`` do not raise: torch warns in
   backward, and no gradient reaches the input.
-- Wrong values raise ValueError, wrong types TypeError, before anything is written.
+- ValueError: a tensor of a wrong dtype, shape, layout or device, or a value out of its range. TypeError: an argument
+  that is no Tensor, dtype, bool, int or str where one is wanted. Both before anything is written.
 """
 
 import torch
@@ -136,7 +139,10 @@ def dequantize(q: Tensor, scale_inv: Tensor, dtype: torch.dtype = torch.bfloat16
 
 
 def transpose(q: Tensor) -> Tensor:
-    """FP8 (R, C) -> (C, ceil16(R)), the padding zero: the ``q_t`` of data that is in FP8 already. q needs one dim."""
+    """FP8 (R, C) -> (C, ceil16(R)), the padding zero: the ``q_t`` of data that is in FP8 already.
+
+    q needs at least one dim.
+    """
     check("transpose", q=q)
     return _ops.transpose(q)
 
@@ -157,23 +163,30 @@ def gemm(
 ) -> Tensor:
     """``y = epilogue((a · b^T * a_scale_inv) * b_scale_inv + bias)``, accumulated in FP32.
 
-    - ``a`` FP8 (..., K), ``b`` FP8 (N, K), not both e5m2. One of them may be a ``q_t``, whose K is padded to a multiple
-      of 16: the surplus columns are not read. Returns ``y`` (..., N) in ``out_dtype`` (FP32, BF16 or FP16), or ``out``.
+    - ``a`` FP8 (..., K), ``b`` FP8 (N, K), not both e5m2. One of them may be a ``q_t``, which has K rounded up to a
+      multiple of 16: columns beyond K are ignored. Returns ``y`` (..., N) in ``out_dtype`` (FP32, BF16 or FP16), or
+      ``out``.
     - ``bias`` (N,) is rounded to what FP8 tensor cores add: FP16 beside FP16 outputs, BF16 beside all others.
-    - ``epilogue``: ``None``, ``"relu"``, ``"gelu_tanh"`` or ``"dgelu"``. With ``aux`` (shape of y) ``gelu_tanh`` stores
-      its argument there; ``dgelu`` multiplies the result by the derivative of ``gelu_tanh`` at ``aux``.
+    - ``epilogue``: ``None``, ``"relu"``, ``"gelu_tanh"`` or ``"dgelu"``, which multiplies the result by the derivative of
+      ``gelu_tanh`` at ``aux``. ``aux`` has the shape of y and is FP32, BF16 or FP16. ``dgelu`` needs it, of any strides.
+      With ``gelu_tanh`` it may be given, laid out as ``out``: gelu's argument is written there. No other takes one.
     - ``out`` (..., N), FP32, BF16 or FP16 with a contiguous last dim and one row stride: written in place and returned;
       its dtype replaces ``out_dtype``. With ``accumulate`` (FP32 or BF16, no activation) y is added to it.
     - ``fast_accum`` lets tensor cores keep fewer accumulator bits; the CPU always accumulates in full FP32.
     - ``a_scale_inv`` and ``b_scale_inv`` are FP32 and hold one element, or one for each row of the operand, (M, 1) and
       (N, 1), or for each of its 1x128 or 128x128 blocks, (M, ceil(K/128)), (ceil(N/128), ceil(K/128)) (not 128x128 for
       both), or are E8M0 (``float8_e8m0fnu``, or uint8) for each 1x32 block, (M, ceil(K/32)) and (N, ceil(K/32)). M
-      counts all rows of a. Any strides. The CPU multiplies all of them; GPUs do as in README.md, "GEMMs on a GPU".
+      counts all rows of a. Any strides. Either both hold one element or one per row, in any mix, or both 1x32, or one
+      1x128 and the other 1x128 or 128x128. So on the CPU; GPUs do as in README.md, "GEMMs on a GPU".
 
     A NaN in either operand or scale reaches y, with row and block scales only the rows or columns it belongs to; K = 0
     gives zeros (plus bias). Scales of tensors and rows are applied one after the other to the sum: where ``acc *
     a_scale_inv`` alone leaves FP32's range (amax of a beyond some 1e33), so does y. Scales of blocks may multiply each
-    code first: where ``code * scale_inv`` leaves the range, y is Inf or NaN. Outputs must not share memory with inputs.
+    code first: where ``code * scale_inv`` leaves the range, y is Inf or NaN.
+
+    Raises ValueError where K or scales do not fit, for another pair of scales or one that the GPU lacks, for an ``out``
+    or ``aux`` that overlaps itself, has another layout or shares memory with an input, for ``accumulate`` without
+    ``out``.
     """
     a_scale_inv, b_scale_inv = e8m0_bytes(a_scale_inv), e8m0_bytes(b_scale_inv)
     check("gemm", out_dtype, a=a, b=b, a_scale_inv=a_scale_inv, b_scale_inv=b_scale_inv, bias=bias, aux=aux, out=out)
@@ -213,7 +226,8 @@ def gemm_fp8(
 
     ``q = fp8(y * out_scale)`` (..., N) in ``dtype``, ``scale_inv`` () = ``1 / out_scale`` (NaN if y is not finite
     everywhere), ``amax`` () of y before scaling. ``epilogue`` is ``None``, ``"relu"`` or ``"gelu_tanh"``; ``aux``
-    (..., N) then takes gelu's argument. A bias is rounded to BF16, or stays FP16 if it is FP16.
+    (..., N) then takes gelu's argument. A bias is rounded to BF16, or stays FP16 if it is FP16. A finite y beyond the
+    format's max saturates: ``amax * out_scale`` shows it. Raises as ``gemm``.
     """
     a_scale_inv, b_scale_inv = e8m0_bytes(a_scale_inv), e8m0_bytes(b_scale_inv)
     check(
