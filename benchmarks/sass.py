@@ -40,6 +40,7 @@ def facts_of(kernel: Kernel) -> dict:
         "instructions": len(code),
         "loads": _sorted(widths(code, "load")),
         "stores": _sorted(widths(code, "store")),
+        "meeting": [instruction.meeting for instruction in code if instruction.meeting],
         "main": {
             "instructions": len(path),
             "loads": _sorted(widths(path, "load")),

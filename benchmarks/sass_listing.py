@@ -23,6 +23,7 @@ LEAVES = {"EXIT", "RET", "KILL"}
 INDIRECT = {"BRX", "BRXU", "JMX", "JMXU", "JMP"}
 GLOBAL = {"LDG": "load", "LD": "load", "STG": "store", "ST": "store"}
 LOCAL = {"LDL", "STL"}
+FENCE = "MEMBAR"
 ATOMIC = {"ATOM", "ATOMG", "RED", "REDG"}
 
 
@@ -34,6 +35,15 @@ class Instruction(NamedTuple):
     @property
     def base(self) -> str:
         return self.opcode.partition(".")[0]
+
+    @property
+    def meeting(self) -> str:
+        """By which blocks meet: MEMBAR, or what an atomic one does, as MAX. Empty for all others."""
+        if self.base == FENCE:
+            return FENCE
+        if self.base in ATOMIC:
+            return next(part for part in self.opcode.split(".")[1:] if part != "E")
+        return ""
 
     @property
     def access(self) -> tuple[str, int] | None:

@@ -18,13 +18,16 @@ class Shape:
     scalars: int = 0  # loads of a scale on the main path
     codes_out: bool = False  # writes q
     transposed: bool = False  # writes q_t
+    finishes: bool = False  # its last block writes what follows from all blocks' amax
     min_in_flight: int = 4  # 16-byte loads before the first use, where there are elements
 
 
 KERNELS = {
-    "rows_kernel": Shape((256,), MAXIMA, 32, codes_out=True),
-    "tiles_kernel": Shape((512, 256, 128), TILE_SMEM, 64, scalars=1, codes_out=True, transposed=True),
-    "multi_amax_kernel": Shape((512,), MAXIMA, 64),
+    "rows_kernel": Shape((256,), MAXIMA, 32, codes_out=True, finishes=True),
+    "tiles_kernel": Shape(
+        (512, 256, 128), TILE_SMEM, 64, scalars=1, codes_out=True, transposed=True, finishes=True
+    ),
+    "multi_amax_kernel": Shape((512,), MAXIMA, 64, finishes=True),
     "multi_cast_kernel": Shape((512,), TILE_SMEM, 64, scalars=1, codes_out=True, transposed=True),
     "transpose_kernel": Shape((512, 256, 128), TILE_SMEM, 64, transposed=True),
     "chunks_kernel": Shape((256,), 0, 64),
@@ -32,12 +35,14 @@ KERNELS = {
     "add_sums_kernel": Shape((256,), SUMS_SMEM),
     "pad_kernel": Shape((256,), 0),
     "epilogue_kernel": Shape((256,), 0),
-    "epilogue_fp8_kernel": Shape((256,), MAXIMA),
+    "epilogue_fp8_kernel": Shape((256,), MAXIMA, finishes=True),
     "bias_kernel": Shape((256,), 0),
     "arrange_kernel": Shape((256,), 0),
-    "finish_fp8_kernel": Shape((256,), MAXIMA),
+    "finish_fp8_kernel": Shape((256,), MAXIMA, finishes=True),
     "probe_kernel": Shape((1,), 0),
 }
+# finish_block: the block's amax, a ticket behind it, and the last one takes what all have left.
+FINISH = ["MAX", "MEMBAR", "INC", "MEMBAR", "EXCH"]
 SCALES = 2  # the one that is cast with, and the given one that the last block reads
 OPERANDS = {"Swiglu": 2, "ActivationGradient": 2, "SwigluGradient": 3}
 PARTS = {"SwigluGradient": 2}
@@ -125,7 +130,7 @@ def threads_of(kernel: str) -> list[int]:
 
 
 def violations(row: dict) -> list[str]:
-    """What is wrong with a row of the table: spills, accesses narrower than the layout allows."""
+    """What is wrong with a row of the table: spills, lost fences, accesses narrower than the layout allows."""
     kernel = row["kernel"]
     if family(kernel) not in KERNELS:
         return [f"{kernel}: KERNELS of benchmarks/sass_rules.py does not know it"]
@@ -134,6 +139,8 @@ def violations(row: dict) -> list[str]:
         wrong.append(f"spills: {row['stack']} bytes of stack, {row['local']} local loads and stores")
     if row["bound"] != threads_of(kernel)[0] != 1:
         wrong.append(f"bound to {row['bound']} threads, launched with {threads_of(kernel)[0]}")
+    if row["meeting"] != (FINISH if KERNELS[family(kernel)].finishes else []):
+        wrong.append(f"atomics and fences: {row['meeting']}")
     if KERNELS[family(kernel)].elements:
         wrong += _narrow_loads(row) + _narrow_stores(row)
         if row["main"]["in_flight"] < KERNELS[family(kernel)].min_in_flight:

@@ -22,6 +22,7 @@ import sass_page  # noqa: E402
 import sass_rules  # noqa: E402
 
 COMMITTED = json.loads(sass.TABLE.read_text())
+TRAFFIC = json.loads(sass.TABLE.with_name("traffic.json").read_text())
 LIBRARIES = sorted(Path(_library.__file__).parent.glob("_cuda*.so"))
 NVCC, NVCC_PLACE = finders.find_nvcc()
 # A package without CUDA is a supported build: what is said of its machine code has nothing to be compared with.
@@ -86,6 +87,14 @@ def test_occupancy(launch: tuple[str, int, int, int], expected: float) -> None:
     assert sass_rules.occupancy(*launch) == pytest.approx(expected, abs=1e-3)
 
 
+def test_the_rules_state_what_is_launched() -> None:
+    """On the emulator, whose table test_traffic.py makes anew; kernels around GEMMs are not in it."""
+    for launch in (launch for row in TRAFFIC for launch in row["launches"]):
+        shape = sass_rules.KERNELS[sass_rules.family(launch["kernel"])]
+        assert launch["threads"] in shape.threads, launch
+        assert launch["shared"] == shape.shared, launch
+
+
 SIZES = """\
 #include "cuda/cast.cuh"
 #include "cuda/sums.cu"
@@ -97,7 +106,7 @@ static_assert(kRowsPerWarp * kSegment / 32 == {row_elements} && kWarpRows * kSeg
 
 
 @needs_nvcc
-def test_the_rules_state_the_sizes_of_the_sources(tmp_path: Path) -> None:
+def test_the_rules_state_the_sizes_of_tiles_and_sums(tmp_path: Path) -> None:
     rows, tiles = sass_rules.KERNELS["rows_kernel"], sass_rules.KERNELS["tiles_kernel"]
     sizes = {
         "tile": tiles.shared,

@@ -1,5 +1,5 @@
 // FP8 numerics: one cast, one decode, one scale rule, for host and device. Everything is exact bit arithmetic or a
-// single IEEE operation, so that every backend gives the same bytes.
+// single IEEE operation, so that every backend gives the same bytes. And how the padding of transposed data counts.
 #pragma once
 
 #include <cstdint>

@@ -167,7 +167,7 @@ __device__ __forceinline__ void cast_tile(const TileArgs<Source>& args, uint32_t
   }
 }
 
-// Two parts of codes and sums need more registers than 16 warps have.
+// Two parts of codes and sums need more registers than 16 warps have; their q_t leaves in half lines.
 template <class Source>
 constexpr int kTileWarps = Source::kParts == 2 ? kMaxWarps / 2 : kMaxWarps;
 

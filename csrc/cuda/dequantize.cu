@@ -5,6 +5,7 @@
 // begin at any address, and what is left of them after the last whole unit goes one element per lane. Rows with strides
 // go in chunks if they are aligned, else one element per lane. Per element: one byte read, the element written.
 #include "cuda/convert.cuh"
+#include "cuda/grid.h"
 #include "cuda/launch.cuh"
 #include "cuda/segment.cuh"
 #include "cuda/state.h"
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(32 * kWarps) chunks_kernel(const __grid_consta
   const int lane = threadIdx.x % 32;
   const float scale_inv = ldg(args.scale_inv, true);
   const int64_t elements = args.rows * args.columns, units = elements / kUnitElements;
-  const int64_t chunks = (elements + kLaneCodes - 1) / kLaneCodes, step = int64_t(gridDim.x) * 32 * kWarps;
+  const int64_t chunks = ceil_div(elements, kLaneCodes), step = int64_t(gridDim.x) * 32 * kWarps;
   // Warps stay whole for the exchange: the bound is that of the warp's first lane.
   for (int64_t base = int64_t(blockIdx.x) * 32 * kWarps + threadIdx.x - lane; base < chunks; base += kTurn * step) {
     Raw<Access, 1> raw[kTurn];
@@ -173,7 +174,7 @@ void run(const CudaContext& context, const Args& args) {
   const auto kernel = elements ? elements_kernel<T, Fp8>
                       : whole  ? chunks_kernel<T, Fp8, Aligned>
                                : chunks_kernel<T, Fp8, Unaligned>;
-  launch(kernel, dim3(resident_blocks(context, wanted)), dim3(32 * kWarps), 0, stream_of(context), args);
+  launch(kernel, dim3(blocks_in_turns(context, wanted)), dim3(32 * kWarps), 0, stream_of(context), args);
 }
 
 }  // namespace

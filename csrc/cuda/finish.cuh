@@ -9,7 +9,6 @@
 namespace transcast::cuda {
 
 constexpr int kMaxWarps = 16;
-constexpr int kSumWarps = 4;  // of the smallest tile: column sums of larger ones are put together from these
 
 // Zeroed between uses: the block that finishes leaves amax and ticket at 0. Whose it is: state.cu. 32 bytes, so that
 // slots share no sector.

@@ -4,6 +4,7 @@
 #include "core/act.h"
 #include "cuda/finish.cuh"
 #include "cuda/gemm_values.cuh"
+#include "cuda/grid.h"
 
 namespace transcast::cuda {
 namespace {
@@ -192,7 +193,7 @@ Finish finish_of(const CudaContext& context, const float* out_scale, float* amax
 
 void epilogue(const CudaContext& context, const EpilogueArgs& args) {
   const EpilogueDevice d = device_args(args);
-  launch(epilogue_kernel, dim3(resident_blocks(context, ceil_div(pieces_of(d), kThreads))), dim3(kThreads), 0,
+  launch(epilogue_kernel, dim3(blocks_in_turns(context, ceil_div(pieces_of(d), kThreads))), dim3(kThreads), 0,
          stream_of(context), d);
 }
 
@@ -204,7 +205,7 @@ void epilogue_fp8(const CudaContext& context, const EpilogueArgs& args, const fl
   d.out_scale = {out_scale};
   d.format = format;
   d.finish = finish_of(context, out_scale, amax, scale_inv);
-  launch(epilogue_fp8_kernel, dim3(resident_blocks(context, ceil_div(pieces_of(d), kThreads))), dim3(kThreads),
+  launch(epilogue_fp8_kernel, dim3(blocks_in_turns(context, ceil_div(pieces_of(d), kThreads))), dim3(kThreads),
          sizeof(Maxima), stream_of(context), d);
 }
 
@@ -216,7 +217,7 @@ void finish_fp8(const CudaContext& context, const Codes& q, float* library_amax,
   args.step = 0x01010101u * (q.format == Format::e4m3 ? 0x80 - 0x7f : 0x80 - 0x7d);
   args.library_amax = {library_amax};
   args.finish = finish_of(context, out_scale, amax, scale_inv);
-  launch(finish_fp8_kernel, dim3(resident_blocks(context, ceil_div(args.chunks, kThreads))), dim3(kThreads),
+  launch(finish_fp8_kernel, dim3(blocks_in_turns(context, ceil_div(args.chunks, kThreads))), dim3(kThreads),
          sizeof(Maxima), stream_of(context), args);
 }
 

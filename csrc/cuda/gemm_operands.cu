@@ -1,6 +1,7 @@
 #include "cuda/gemm_operands.h"
 
 #include "cuda/gemm_values.cuh"
+#include "cuda/grid.h"
 #include "cuda/launch.cuh"
 #include "cuda/segment.cuh"
 
@@ -117,7 +118,7 @@ Codes padded(const CudaContext& context, const Codes& in, int64_t multiple) {
   auto* out = static_cast<uint8_t*>(context.allocate(rows * columns, context.state));
   const Input input{{in.data}, {in.data + (in.rows - 1) * in.stride + in.cols}, in.stride};
   const PadArgs args{input, in.rows, in.cols, rows, columns, {out}};
-  const uint32_t blocks = resident_blocks(context, ceil_div(rows * ceil_div(columns, 512), kWarps));
+  const uint32_t blocks = blocks_in_turns(context, ceil_div(rows * ceil_div(columns, 512), kWarps));
   launch(pad_kernel, dim3(blocks), dim3(kThreads), 0, stream_of(context), args);
   return {out, in.format, rows, columns, columns};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
@@ -17,8 +18,10 @@ inline uint32_t block_count(int64_t tiles) {
                               std::to_string(tiles) + "; split it");
 }
 
-// For kernels whose blocks take turns: as many of them as are resident at once, one at least.
-inline uint32_t resident_blocks(const CudaContext& context, int64_t wanted) {
+// For kernels whose blocks take turns: a few for each multiprocessor, one at least. Not all of them are resident at once
+// (three to eight per multiprocessor, by their registers), so that those which wait even out the end; more would only
+// add to what every block does once. Not tuned on hardware.
+inline uint32_t blocks_in_turns(const CudaContext& context, int64_t wanted) {
   constexpr int64_t kPerMultiprocessor = 8;
   return uint32_t(std::clamp<int64_t>(wanted, 1, kPerMultiprocessor * figures(context).multiprocessors));
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cuda/error.h"
+#include "cuda/grid.h"
 #include "cuda/passes.cuh"
 
 namespace transcast {

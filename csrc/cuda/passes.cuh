@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/cast.cuh"
+#include "cuda/grid.h"
 #include "cuda/passes.h"
 
 namespace transcast::cuda {
@@ -79,7 +80,7 @@ RowsLaunch<Source> rows_launch(const CastArgs& args, const Operands<Source>& ope
 
 template <class Fp8, class Source>
 void launch_rows(const CudaContext& context, const RowsLaunch<Source>& rows) {
-  const dim3 grid(resident_blocks(context, rows.args.tiles));  // more would only add to the atomics at the end
+  const dim3 grid(blocks_in_turns(context, rows.args.tiles));
   const auto kernel = rows.aligned ? rows_kernel<Source, Aligned, Fp8> : rows_kernel<Source, Unaligned, Fp8>;
   launch(kernel, grid, dim3(32 * kRowWarps), sizeof(Maxima), stream_of(context), rows.args);
 }

@@ -8,7 +8,6 @@
 #pragma once
 
 #include "cuda/convert.cuh"
-#include "cuda/grid.h"
 #include "cuda/vec.cuh"
 
 namespace transcast::cuda {
@@ -81,7 +80,7 @@ __device__ __forceinline__ void load_window(const Input& x, Global<const uint8_t
                                             uint4& chunk, uint4& next) {
   const int shift = int(reinterpret_cast<uintptr_t>(start.address) & 15), i = lane % kGroup;
   const int first = 16 * i - shift;  // of this lane's chunk, from start
-  chunk = chunk_inside<kBytes>(x, start + first, first < valid);
+  chunk = chunk_inside<kBytes>(x, start + first, valid > 0 && first < valid);
   next = chunk_inside<kBytes>(x, start + (first + 16), i == kGroup - 1 && shift != 0 && first + 16 < valid);
 }
 

@@ -3,9 +3,10 @@
 // Block: 8 warps over 32 columns, one per lane; each warp adds a slab of rows, the first one then adds the slabs. The
 // order depends on the shape alone: whatever height the device gives the tiles, what is added is 128 rows of the
 // matrix, which store_sums and this kernel put together in the same pairs.
+#include "cuda/grid.h"
 #include "cuda/launch.cuh"
 #include "cuda/passes.h"
-#include "cuda/segment.cuh"
+#include "cuda/tile.cuh"
 
 namespace transcast::cuda {
 namespace {
@@ -21,7 +22,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   Smem& smem = shared<Smem>();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t column = int64_t(blockIdx.x) * 32 + lane;
-  const int64_t groups = (tiles + per_group - 1) / per_group, slab = (groups + kWarps - 1) / kWarps;
+  const int64_t groups = ceil_div(tiles, per_group), slab = ceil_div(groups, kWarps);
   const int64_t first = warp * slab, last = first + slab < groups ? first + slab : groups;
   float sum = 0;
 #pragma unroll 1  // four loads per turn are in flight

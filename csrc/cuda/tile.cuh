@@ -1,5 +1,5 @@
 // The transpose of a tile in shared memory. Each warp has 8 rows of 256 columns; columns leave as runs of 8 bytes per
-// warp, 16 warps making whole 128-byte lines of q_t.
+// warp: 16 warps make whole 128-byte lines of q_t, 8 and 4 warps two sectors of one, or one.
 #pragma once
 
 #include "cuda/finish.cuh"
@@ -7,6 +7,7 @@
 namespace transcast::cuda {
 
 constexpr int kWarpRows = 8;
+constexpr int kSumWarps = 4;  // of the smallest tile: column sums of larger ones are put together from these
 
 // The tallest tile, for whole lines of q_t, that still gives every multiprocessor a block.
 inline int tile_warps(int64_t rows, int64_t column_tiles, int multiprocessors, int most = kMaxWarps) {
@@ -43,7 +44,8 @@ struct Transposed {
 };
 
 // Writes columns [column, column + kSegment) of a tile of 8 * warps rows from `row`; column_of(lane) is the first of
-// the lane's kGroup neighbouring columns. Threads of a quarter warp or more write one whole line.
+// the lane's kGroup neighbouring columns. Each thread writes the runs of two warps; those of all warps are written by
+// neighbouring threads of one warp.
 template <int kGroup, class ColumnOf>
 __device__ __forceinline__ void store_transposed(const TileSmem& smem, const Transposed& out, int64_t row,
                                                  int64_t column, int64_t columns, ColumnOf column_of) {

@@ -2,8 +2,8 @@
 //
 // Block: 4, 8 or 16 warps, each with 8 rows x 256 columns: a lane loads 16 codes of 4 rows, two half warps hold 8 rows.
 // The tile leaves through shared memory as in tile.cuh. Per element: one byte read, one written.
+#include "cuda/grid.h"
 #include "cuda/launch.cuh"
-#include "cuda/state.h"
 #include "cuda/tile.cuh"
 
 namespace transcast::cuda {

@@ -31,7 +31,7 @@ ROWS_AND_COLUMNS = [
       "args.columns - column < kSegment ? 1 + int(args.columns - column)"),
     M("row bound", "transpose: row tiles rounded down", TRANSPOSE, "ceil_div(q.rows, kWarpRows * warps)", "(q.rows / (kWarpRows * warps))"),
     M("row bound", "column sums: one row less", "sums.cu", "group < last;", "group < last - 1;"),
-    M("row bound", "column sums: slabs rounded down", "sums.cu", "(groups + kWarps - 1) / kWarps", "groups / kWarps"),
+    M("row bound", "column sums: slabs rounded down", "sums.cu", "slab = ceil_div(groups, kWarps)", "slab = groups / kWarps"),
     M("row bound", "column sums: the last slab has all its rows", "sums.cu", "first + slab < groups ? first + slab : groups", "first + slab",
       survives="what lies behind the last row counts as zero"),
     M("column bound", "column sums: blocks rounded down", "sums.cu", "ceil_div(columns, 32)", "columns / 32 + (columns < 32)"),
