@@ -55,7 +55,10 @@ FAULTS = {
     "handover_without_fence_after": "nothing orders before it.*a fence here after the atomic",
     "handover_without_barrier_after": "nothing orders before it.*or a barrier after that fence",
     "reset_by_a_block_that_is_not_last": "that nothing orders before it|on what nothing orders before it",
-    "ldcg_without_handover": "ldcg of what nothing orders before it|store to what another block has read",
+    "ldcg_without_handover": "ldcg of what nothing orders before it|store over a read that nothing orders",
+    "store_over_what_other_blocks_read": f"store over a read that nothing orders before it.*{NOT_PUBLISHED}",
+    "exchange_of_what_other_blocks_read": f"exchange over a read that nothing orders.*{NOT_PUBLISHED}",
+    "store_over_what_a_neighbour_reads": "(ldcg of what|over a read that) nothing orders.*: a barrier",
 }
 # Kernels that only show what something gives, and a fault that ends the process.
 OTHERS = {

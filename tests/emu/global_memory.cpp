@@ -57,15 +57,38 @@ void check_load(const Bytes& bytes, uintptr_t address, size_t size, Site site) {
   });
 }
 
-// What a block does with words that others may have changed: load_coherent, atomics, and stores over them.
-void check_handover(const Event& event, const char* kind, Site site) {
+// What a block does with words that others may have changed or read: load_coherent, atomics, and stores over them.
+void check_handover(const Event& event, const char* kind, Site site, const char* done = "changed") {
   if (const char* missing = missing_between(event)) {
-    fault(site, kind, "changed by ", describe(event), "; missing: ", missing);
+    fault(site, kind, done, " by ", describe(event), "; missing: ", missing);
   }
 }
 
 void check_atomics(const CoherentWord& word, const char* kind, Site site) {
   for (const Atomic& atomic : word.atomics) check_handover(atomic.event, kind, site);
+}
+
+uint32_t bytes_in_word(uintptr_t address, size_t size) {
+  return size >= kWordBytes ? 0xf : ((1u << size) - 1) << address % kWordBytes;
+}
+
+void note_reading(CoherentWord& word, uint32_t bytes) {
+  const Reading now{this_event(), bytes};
+  if (!word.readings.empty()) {
+    Reading& last = word.readings.back();
+    const bool same_thread = last.event.sequence == now.event.sequence && last.event.thread == now.event.thread;
+    if (same_thread && last.bytes == bytes) {
+      last = now;  // what comes after this one comes after the one before
+      return;
+    }
+  }
+  word.readings.push_back(now);
+}
+
+void check_readings(const CoherentWord& word, uint32_t bytes, const char* kind, Site site) {
+  for (const Reading& reading : word.readings) {
+    if (reading.bytes & bytes) check_handover(reading.event, kind, site, "read");
+  }
 }
 
 constexpr const char* kStoreAfterLoad = "store to what this launch has read by a plain load";
@@ -76,7 +99,7 @@ void check_store(const Bytes& bytes, uintptr_t address, size_t size, Site site) 
   if (!bytes.coherent()) return;
   each_word(address, size, [&](CoherentWord& word) {
     if (word.read_plainly) fault(site, kStoreAfterLoad);
-    if (word.read && word.reader != sequence()) fault(site, "store to what another block has read");
+    check_readings(word, bytes_in_word(address, size), "store over a read that nothing orders before it", site);
     check_atomics(word, "store over other blocks' atomics that nothing orders before it", site);
   });
 }
@@ -86,10 +109,10 @@ void track_coherent_load(uintptr_t address, size_t size, Site site) {
   Bytes bytes(address, size);
   if (settings.races && bytes.written()) check_handover(bytes.writer(), kind, site);
   each_word(address, size, [&](CoherentWord& word) {
-    if (settings.races) check_atomics(word, kind, site);
     if (!bytes.coherent() && bytes.read()) word.read_plainly = true;
-    word.read = true;
-    word.reader = sequence();
+    if (!settings.races) return;
+    check_atomics(word, kind, site);
+    note_reading(word, bytes_in_word(address, size));
   });
   bytes.note_read();
   bytes.note_coherent();
@@ -152,7 +175,11 @@ bool begin_atomic(uint32_t* place, bool overwrites, Site site) {
     fault(site, "atomic on what this launch has read by a plain load");
   }
   if (bytes.written()) check_handover(bytes.writer(), "atomic on what nothing orders before it", site);
-  if (overwrites) check_atomics(word, "exchange over atomics that nothing orders before it", site);
+  if (overwrites) {
+    check_atomics(word, "exchange over atomics that nothing orders before it", site);
+    check_readings(word, bytes_in_word(address, sizeof *place), "exchange over a read that nothing orders before it",
+                   site);
+  }
   note_atomic_on(word.atomics);
   bytes.note_coherent();
   return true;

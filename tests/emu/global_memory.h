@@ -1,9 +1,9 @@
 // Global memory as kernels may use it: what they may touch at all, and what of it more than one thread may touch.
 //
 // Within a launch a byte is either read through ldg, or stored once, or a matter of atomics. What another block has
-// stored or changed may be read (ldcg, atomic_exchange) or stored over only after a handover: the other block's work, a
-// barrier if another thread did it, fence(), an atomic; then here an atomic on the same word, fence(), a barrier if
-// another thread goes on.
+// stored or changed may be read (ldcg, atomic_exchange) or stored over, and what it has read by ldcg may be stored over
+// or exchanged, only after a handover: the other block's work, a barrier if another thread did it, fence(), an atomic;
+// then here an atomic on the same word, fence(), a barrier if another thread goes on.
 #pragma once
 
 #include <cstddef>

@@ -8,7 +8,7 @@
 
 namespace emu {
 
-// A store or an atomic that was made.
+// A load, a store or an atomic that was made.
 struct Event {
   uint32_t sequence;  // of its block
   uint32_t time;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "emu/handover.h"
 
@@ -48,11 +49,17 @@ class Bytes {
   Event* writer_;
 };
 
-// A word that blocks communicate through.
+// Of a word, by load_coherent.
+struct Reading {
+  Event event;
+  uint32_t bytes;  // one bit for each
+};
+
+// A word that threads communicate through.
 struct CoherentWord {
   Atomics atomics;
-  bool read_plainly = false, read = false;
-  uint32_t reader = 0;  // sequence number of the last block that read it
+  std::vector<Reading> readings;
+  bool read_plainly = false;
 };
 CoherentWord& coherent_word(uintptr_t address);  // of that byte
 

@@ -114,4 +114,36 @@ EMU_EXAMPLE(ldcg_without_handover) {
   return {};
 }
 
+// The last block to arrive writes over what all of them have read.
+__global__ void overwrite_kernel(bool wrong, bool exchanged, Global<uint32_t> word, Global<uint32_t> ticket) {
+  if (threadIdx.x != 0) return;
+  ldcg(word);
+  if (!wrong) fence();
+  const bool last = atomic_inc(ticket, kBlocks - 1) == kBlocks - 1;
+  fence();
+  stg(word, 1u, last && !exchanged);
+  if (last && exchanged) atomic_exchange(word, 1u);
+}
+
+emu::Numbers overwrite(bool wrong, bool exchanged) {
+  Buffer<uint32_t> word(1), ticket(1);
+  launch(overwrite_kernel, dim3(kBlocks), dim3(32), 0, emu::stream(), wrong, exchanged, word.global(), ticket.global());
+  return {word[0]};
+}
+
+EMU_EXAMPLE(store_over_what_other_blocks_read) { return overwrite(arguments.at(0) != 0, false); }
+EMU_EXAMPLE(exchange_of_what_other_blocks_read) { return overwrite(arguments.at(0) != 0, true); }
+
+// Each thread changes its half of a word; a wrong one has read its neighbour's.
+__global__ void in_halves_kernel(bool wrong, Global<uint16_t> halves) {
+  ldcg(halves + (threadIdx.x + wrong));
+  stg(halves + threadIdx.x, uint16_t(1), true);
+}
+
+EMU_EXAMPLE(store_over_what_a_neighbour_reads) {
+  Buffer<uint16_t> halves(kThreads + 1);
+  launch(in_halves_kernel, dim3(1), dim3(kThreads), 0, emu::stream(), arguments.at(0) != 0, halves.global());
+  return {};
+}
+
 }  // namespace
