@@ -44,6 +44,7 @@ int arch_of(int device) {
 }
 
 void ask(DeviceState& state, int device) {
+  const OutsideOfCaptures now;  // the first call that loads code
   cudaFuncAttributes attributes;
   const cudaError_t status = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(probe_kernel));
   if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
