@@ -62,7 +62,8 @@ void ask(DeviceState& state, int device) {
 // the order in which they were issued, so a slot that only they use is free again whenever one of their ops begins:
 // each pair of thread and stream has one. Not each stream: another thread may issue launches of its op between two of
 // this one's. Nor do ops take turns in a ring: an op may wait for other streams for any length of time, and one that
-// got its slot meanwhile would damage both, and all that come after them.
+// got its slot meanwhile would damage both, and all that come after them. Ids of streams are never given out again, so
+// that each new stream of a program costs a slot of 32 bytes and an entry of a map for good.
 
 struct StreamKey {
   int device;
