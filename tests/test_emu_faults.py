@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
+from cases import E4M3, normal, scalar
 from conftest import emulated
 
 SCHEDULES = ["forward", "reverse", "random"]
@@ -69,6 +72,8 @@ OTHERS = {
     "shared_bytes_of_a_launch",
     "shared_pattern",
     "shared_poison",
+    "store_to_an_address",
+    "store_to_memory_of_the_runtime",
     "two_passes",
     "warp_values",
 }
@@ -106,6 +111,33 @@ def test_handover_gives_the_sum(emu, schedule):
     emu.configure(schedule=schedule)
     out, _, ticket = emu.run_example("handover_without_fence_after", [False])
     assert (out, ticket) == (sum(64 * block + 1 for block in range(5)), 0)
+
+
+ANOTHER = "memory of another stream or thread of the host: 4 bytes"
+
+
+def test_memory_of_the_runtime_belongs_to_a_stream_and_a_thread(emu):
+    """Launches of others may run at the same time. Only the end of the thread changes that."""
+    emu.run_example("store_to_memory_of_the_runtime", [0])
+    with ThreadPoolExecutor(1) as thread, pytest.raises(RuntimeError, match=ANOTHER):
+        thread.submit(emu.run_example, "store_to_memory_of_the_runtime", [0]).result()
+    emu.reset()
+    emu.set_stream(1)
+    emu.run_example("store_to_memory_of_the_runtime", [1])
+    with pytest.raises(RuntimeError, match=ANOTHER):
+        emu.run_example("store_to_memory_of_the_runtime", [0])
+    emu.set_stream(0)
+    emu.run_example("store_to_memory_of_the_runtime", [0])
+
+
+def test_what_a_refused_op_leaves_behind_is_forgotten(emu):
+    """Its memory: kernels of the thread's next op might touch it unnoticed."""
+    x = normal((4, 6), torch.bfloat16)
+    with pytest.raises(ValueError):
+        torch.ops.transcast_emu.cast(x, scalar(1.0).double(), E4M3)
+    emu.reset()
+    with pytest.raises(RuntimeError, match="outside of every tensor"):
+        emu.run_example("store_to_an_address", [x.data_ptr()])
 
 
 def test_faults_of_one_kind_at_one_place_are_counted(emu):

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "emu/global_memory.h"
+#include "emu/users.h"
 
 namespace emu {
 namespace {
@@ -102,7 +103,8 @@ class Written {
 // An op and its kernels run on one thread, and its memory is nothing to ops of other threads.
 thread_local Allocations of_op;
 thread_local Written written;
-Allocations lasting;
+Allocations lasting, watched;
+Users users;  // of the watched
 std::mutex of_lasting;
 
 }  // namespace
@@ -143,6 +145,18 @@ bool is_allowed(const void* address, size_t bytes, bool to_write) {
   if (of_op.hold(begin, end, to_write)) return true;
   const std::lock_guard<std::mutex> lock(of_lasting);
   return lasting.hold(begin, end, to_write);
+}
+
+void watch_users(const void* address, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(of_lasting);
+  watched.add({number_of(address), number_of(address) + bytes, true});
+}
+
+bool is_used_by_others(const void* address, size_t bytes) {
+  const uintptr_t begin = number_of(address), end = begin + bytes;
+  if (of_op.hold(begin, end, false)) return false;
+  const std::lock_guard<std::mutex> lock(of_lasting);
+  return watched.hold(begin, end, false) && !users.take(begin, end);
 }
 
 bool may_touch(const void* address, size_t bytes, bool to_write) {

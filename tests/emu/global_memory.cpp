@@ -32,6 +32,9 @@ bool check_address(const void* place, size_t size, bool to_write, Site site) {
     fault(site, "misaligned global access", size, " bytes at ", place);
     return false;
   }
+  if (settings.races && is_used_by_others(place, size)) {
+    fault(site, "memory of another stream or thread of the host", size, " bytes at ", place);
+  }
   return true;
 }
 

@@ -23,6 +23,13 @@ bool is_allowed(const void* address, size_t bytes, bool to_write);
 // The same for the runtime and libraries, which then do write all of it.
 bool may_touch(const void* address, size_t bytes, bool to_write);
 
+// ---- Who uses memory that outlasts launches: of other streams and threads they may run at the same time
+
+void watch_users(const void* address, size_t bytes);  // of each word, from now on
+// Whether a launch has used a word of it on another stream, or by another thread that has not ended. If not, it is this
+// stream's and thread's now.
+bool is_used_by_others(const void* address, size_t bytes);
+
 // ---- What has been written of the memory that the running op has allocated
 
 void add_unwritten(const void* address, size_t bytes);  // allocated now

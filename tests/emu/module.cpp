@@ -5,6 +5,7 @@
 #include "emu/cublaslt.h"
 #include "emu/cublaslt_module.h"
 #include "emu/example.h"
+#include "emu/global_memory.h"
 #include "emu/runtime.h"
 #include "emu/schedule.h"
 #include "emu/settings.h"
@@ -62,6 +63,7 @@ void reset() {
   emu::settings = {};
   emu::set_schedule(emu::Schedule::forward, 0);
   emu::launches.clear();
+  emu::forget_memory_of_op();  // which an op that was refused leaves behind
   emu::reset_runtime();
   emu::lt::reset();
 }

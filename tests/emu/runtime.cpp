@@ -116,6 +116,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
   if (!*memory) return failed(cudaErrorMemoryAllocation);
   memset(*memory, settings.poison, bytes);
   emu::add_memory(*memory, bytes, true, emu::Lifetime::lasting);
+  emu::watch_users(*memory, bytes);
   return cudaSuccess;
 }
 

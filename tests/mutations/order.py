@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutations import Mutation as M
 
 FINISH, CAST, MULTI, STATE = "finish.cuh", "cast.cuh", "multi_quantize.cu", "state.cu"
+SIDE_BY_SIDE = ("tests/test_cuda_launchers.py::test_no_streams_and_no_threads_share_a_slot",)
 TICKET = "  if (atomic_inc(finish.ticket_word(), blocks - 1) != blocks - 1) return;  // wraps to 0 for the slot's next use\n"
 EXCHANGE = "  write_results(finish, atomic_exchange(finish.amax_word(), 0u));\n"
 MAXIMUM = "  atomic_max(finish.amax_word(), amax);\n"
@@ -71,9 +72,11 @@ ENDS = [
       '    check(cudaMemsetAsync(chunk.next, 0, sizeof(Slot), stream_of(context)), "cudaMemsetAsync");\n', ""),
     M("slot not zeroed", "of many matrices", MULTI,
       '  check(cudaMemsetAsync(slots, 0, size_t(bytes), stream_of(context)), "cudaMemsetAsync");\n', ""),
-    M("slot shared", "by all ops", STATE, "chunk.next++;", "chunk.next;",
-      survives="ops that follow each other leave the slot as they found it; only streams side by side would meet in it, and "
-      "the emulator has one"),
+    M("slot shared", "by all ops", STATE, "chunk.next++;", "chunk.next;", tests=SIDE_BY_SIDE),
+    M("slot shared", "by the streams of a thread", STATE, "device < other.device : stream < other.stream;",
+      "device < other.device : false;", tests=SIDE_BY_SIDE),
+    M("slot shared", "by the threads of a stream", STATE, "  thread_local SlotsOfThread", "  static SlotsOfThread",
+      tests=SIDE_BY_SIDE),
     M("slot shared", "by all matrices", MULTI, "finish.slot = jobs.slots + index;", "finish.slot = jobs.slots;"),
     M("slot shared", "by the pairs of launches", MULTI, "jobs.slots = {slots + done};", "jobs.slots = {slots};",
       survives="pairs follow each other on one stream: the first one has read its scales and left the slots at zero"),

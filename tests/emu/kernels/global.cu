@@ -137,4 +137,23 @@ EMU_EXAMPLE(arrival_order) {
   return out.numbers();
 }
 
+// A word of memory that the runtime gave, or one at any address.
+__global__ void one_word_kernel(Global<uint32_t> word) { stg(word, 1u, threadIdx.x == 0); }
+
+emu::Numbers store_a_word(uint32_t* word) {
+  launch(one_word_kernel, dim3(1), dim3(kThreads), 0, emu::stream(), Global<uint32_t>{word});
+  return {};
+}
+
+EMU_EXAMPLE(store_to_memory_of_the_runtime) {
+  static void* const memory = [] {
+    void* given = nullptr;
+    check(cudaMalloc(&given, 64), "cudaMalloc");
+    return given;
+  }();
+  return store_a_word(static_cast<uint32_t*>(memory) + arguments.at(0));
+}
+
+EMU_EXAMPLE(store_to_an_address) { return store_a_word(reinterpret_cast<uint32_t*>(arguments.at(0))); }
+
 }  // namespace
