@@ -1,6 +1,8 @@
 #include "emu/launch.h"
 
+#include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
 
 #include "emu/arithmetic.h"
@@ -23,12 +25,26 @@ bool fits(dim3 grid, dim3 block) {
          threads >= 1 && threads <= kMaxThreads && block.z <= 64;
 }
 
+// Those of the grid's blocks that run.
+std::vector<uint64_t> chosen(uint64_t blocks) {
+  std::vector<uint64_t> all;
+  if (settings.blocks.empty()) {
+    all.resize(blocks);
+    std::iota(all.begin(), all.end(), 0u);
+  }
+  for (const int64_t block : settings.blocks) {
+    const uint64_t number = block < 0 ? blocks + uint64_t(block) : uint64_t(block);  // wraps far beyond the grid
+    if (number < blocks && std::find(all.begin(), all.end(), number) == all.end()) all.push_back(number);
+  }
+  return all;
+}
+
 void run_blocks(const Body& body, int threads) {
-  const uint64_t blocks = uint64_t(gridDim.x) * gridDim.y * gridDim.z;
-  const std::vector<uint32_t>& numbers = order(Who::blocks, uint32_t(blocks));
-  for (uint32_t i = 0; i < blocks; ++i) {
+  const std::vector<uint64_t> blocks = chosen(uint64_t(gridDim.x) * gridDim.y * gridDim.z);
+  const std::vector<uint32_t>& places = order(Who::blocks, uint32_t(blocks.size()));
+  for (uint32_t i = 0; i < blocks.size(); ++i) {
     begin_shared_block();
-    if (!run_block(body, numbers[i], i) || faulted()) return;
+    if (!run_block(body, blocks[places[i]], i) || faulted()) return;
     if (settings.count) count_block(threads);
   }
 }

@@ -17,13 +17,14 @@ using namespace pybind11::literals;
 namespace {
 
 void configure(const std::string& schedule, uint64_t seed, int multiprocessors, int poison, bool races,
-               bool capturing, bool another_captures) {
+               bool capturing, bool another_captures, const std::vector<int64_t>& blocks) {
   emu::set_multiprocessors(multiprocessors);
   emu::set_schedule(emu::schedule_of(schedule), seed);
   emu::settings.poison = uint8_t(poison);
   emu::settings.races = races;
   emu::settings.capturing = capturing;
   emu::settings.another_captures = another_captures;
+  emu::settings.blocks = blocks;
 }
 
 py::dict traffic_of(const emu::Launch& launch, emu::Access access) {
@@ -74,8 +75,9 @@ PYBIND11_MODULE(_emu, m) {
   m.doc() = "CUDA kernels on the CPU: torch.ops.transcast_emu, and what they did.";
   m.def("configure", &configure, py::kw_only(), "schedule"_a = "forward", "seed"_a = 0, "multiprocessors"_a = 4,
         "poison"_a = 0xa5, "races"_a = true, "capturing"_a = false,
-        "another_captures"_a = false,
-        "For launches from now on; what is not named gets its default. schedule: forward, reverse, random.");
+        "another_captures"_a = false, "blocks"_a = std::vector<int64_t>(),
+        "For launches from now on; what is not named gets its default. schedule: forward, reverse, random. blocks: the "
+        "only ones to run, negative ones counted from behind the last.");
   m.def("count", [](bool on) { emu::settings.count = on; }, "on"_a, "Keep what each launch moves, for launches().");
   m.def("launches", &launches, "What was counted since reset(), in order: one dict for each launch.");
   m.def("set_stream", [](int stream) { emu::settings.stream = stream; }, "stream"_a,

@@ -10,6 +10,17 @@
 #include "emu/settings.h"
 #include "ops/tensors.h"
 
+namespace {
+
+// Of what an op has just allocated. A sparse launch does not write most of it, which is left to take no memory.
+void poison(void* memory, size_t bytes) {
+  if (bytes == 0 || !emu::settings.blocks.empty()) return;
+  memset(memory, emu::settings.poison, bytes);
+  emu::add_unwritten(memory, bytes);
+}
+
+}  // namespace
+
 namespace transcast::ops {
 namespace {
 
@@ -18,10 +29,9 @@ void* allocate(int64_t bytes, void* state) {
   constexpr int64_t kAlignment = 512;  // as torch's CUDA allocator
   void* memory = aligned_alloc(kAlignment, size_t(round_up(std::max<int64_t>(bytes, 1), kAlignment)));
   if (!memory) throw std::bad_alloc();
-  memset(memory, emu::settings.poison, size_t(bytes));
   static_cast<std::vector<void*>*>(state)->push_back(memory);
   emu::add_memory(memory, size_t(bytes), true, emu::Lifetime::op);
-  emu::add_unwritten(memory, size_t(bytes));
+  poison(memory, size_t(bytes));
   return memory;
 }
 
@@ -91,9 +101,7 @@ AOTITorchError __wrap_aoti_torch_empty_strided(int64_t dims, const int64_t* size
   if (error != AOTI_TORCH_SUCCESS) return error;
   void* data;
   STABLE_TORCH_ERROR_CODE_CHECK(__real_torch_get_mutable_data_ptr(*tensor, &data));
-  const size_t bytes = extent(*tensor);
-  if (bytes) memset(data, emu::settings.poison, bytes);
-  emu::add_unwritten(data, bytes);
+  poison(data, extent(*tensor));
   return AOTI_TORCH_SUCCESS;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace emu {
 
@@ -15,6 +16,9 @@ struct Settings {
   bool another_captures = false;  // another thread, on a stream of its own
   int stream = 0;            // the current one
   int device = 0;            // the current one
+  // Each launch runs only these, negative ones counted from behind its last; empty: all. What the others would have
+  // written is not poisoned, so that it takes no memory.
+  std::vector<int64_t> blocks;
 };
 inline Settings settings;
 
