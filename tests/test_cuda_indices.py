@@ -31,7 +31,7 @@ def run(emu: Any) -> Callable[..., Any]:
     """
 
     def run_blocks(blocks: list[int], op: str, *args: Any) -> Any:
-        emu.set_device(8)
+        emu.set_device(16)
         emu.configure(multiprocessors=2**28, blocks=blocks)
         return getattr(OPS, op)(*args)
 

@@ -21,7 +21,7 @@ int enter_library(const char* function);
 // Whether a stream of any thread captures, and this thread has not said that it is no part of it.
 bool forbidden_by_capture();
 
-constexpr int kDevices = 16;
+constexpr int kDevices = 17;
 int arch_of(int device);  // 89 for compute capability 8.9
 cudaStream_t stream();    // the current one
 void set_multiprocessors(int);  // of the current device; throws if that has told another number
