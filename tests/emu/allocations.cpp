@@ -1,5 +1,5 @@
 // Which memory kernels may touch: the tensors of the op that runs, its workspaces, and what cudaMalloc gave. And what
-// of it has been written, where the op has allocated it.
+// of it has been written, where the op has allocated it, and who uses it, where cudaMalloc gave it.
 #include <algorithm>
 #include <mutex>
 #include <vector>
@@ -140,11 +140,12 @@ bool is_written(const void* address, size_t bytes) {
   return written.each_group(begin, begin + bytes, [](uint64_t& group, uint64_t mask) { return !(mask & ~group); });
 }
 
-bool is_allowed(const void* address, size_t bytes, bool to_write) {
+std::optional<Lifetime> lifetime_of(const void* address, size_t bytes, bool to_write) {
   const uintptr_t begin = number_of(address), end = begin + bytes;
-  if (of_op.hold(begin, end, to_write)) return true;
+  if (of_op.hold(begin, end, to_write)) return Lifetime::op;
   const std::lock_guard<std::mutex> lock(of_lasting);
-  return lasting.hold(begin, end, to_write);
+  if (lasting.hold(begin, end, to_write)) return Lifetime::lasting;
+  return std::nullopt;
 }
 
 void watch_users(const void* address, size_t bytes) {
@@ -154,13 +155,12 @@ void watch_users(const void* address, size_t bytes) {
 
 bool is_used_by_others(const void* address, size_t bytes) {
   const uintptr_t begin = number_of(address), end = begin + bytes;
-  if (of_op.hold(begin, end, false)) return false;
   const std::lock_guard<std::mutex> lock(of_lasting);
   return watched.hold(begin, end, false) && !users.take(begin, end);
 }
 
 bool may_touch(const void* address, size_t bytes, bool to_write) {
-  const bool allowed = is_allowed(address, bytes, to_write);
+  const bool allowed = lifetime_of(address, bytes, to_write).has_value();
   if (allowed && to_write) note_written(address, bytes);
   return allowed;
 }

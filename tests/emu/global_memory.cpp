@@ -22,8 +22,9 @@ std::string describe(const Event& event) {
 }
 
 bool check_address(const void* place, size_t size, bool to_write, Site site) {
-  if (!is_allowed(place, size, to_write)) {
-    const bool known = is_allowed(place, size, false);
+  const std::optional<Lifetime> lifetime = lifetime_of(place, size, to_write);
+  if (!lifetime) {
+    const bool known = lifetime_of(place, size, false).has_value();
     fault(site, known ? "store to a read-only argument" : "global access outside of every tensor and workspace",
           size, " bytes at ", place);
     return false;
@@ -32,7 +33,7 @@ bool check_address(const void* place, size_t size, bool to_write, Site site) {
     fault(site, "misaligned global access", size, " bytes at ", place);
     return false;
   }
-  if (settings.races && is_used_by_others(place, size)) {
+  if (settings.races && lifetime == Lifetime::lasting && is_used_by_others(place, size)) {
     fault(site, "memory of another stream or thread of the host", size, " bytes at ", place);
   }
   return true;

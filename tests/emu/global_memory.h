@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "emu/site.h"
 
@@ -19,11 +20,12 @@ enum class Lifetime { op, lasting };
 void add_memory(const void* address, size_t bytes, bool writable, Lifetime);
 void remove_memory(const void* address);
 void forget_memory_of_op();
-bool is_allowed(const void* address, size_t bytes, bool to_write);
-// The same for the runtime and libraries, which then do write all of it.
+// Of memory that may be touched; none of other memory.
+std::optional<Lifetime> lifetime_of(const void* address, size_t bytes, bool to_write);
+// Whether the runtime and libraries may touch it, which then do write all of it.
 bool may_touch(const void* address, size_t bytes, bool to_write);
 
-// ---- Who uses memory that outlasts launches: of other streams and threads they may run at the same time
+// ---- Who uses lasting memory: launches of other streams and threads may run at the same time
 
 void watch_users(const void* address, size_t bytes);  // of each word, from now on
 // Whether a launch has used a word of it on another stream, or by another thread that has not ended. If not, it is this
