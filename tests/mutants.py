@@ -43,6 +43,8 @@ OP_TESTS = {
     "multi_quantize": ["test_multi"],
     "dequantize": ["test_dequantize"],
     "transpose": ["test_transpose"],
+    "gemm_epilogue": ["test_gemm", "test_gemm_out", "test_gemm_fp8"],
+    "gemm_operands": ["test_gemm", "test_gemm_scales"],
 }
 PATIENCE = 900  # seconds of the processor until tests count as hanging
 

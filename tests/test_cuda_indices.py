@@ -1,6 +1,7 @@
 """Indices of 64 bits in the CUDA kernels: tensors of more than 2^31 elements, most of whose blocks are left out.
 
-The tensors are zeros that take no memory but for some tiles; only the blocks of these run.
+The tensors are zeros that take no memory but for some tiles; only the blocks of these run. What has such a tensor for
+an argument is hidden from tracebacks: torch prints FP8 and 16-bit types from a copy of all of it in FP32.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from cases import E4M3, fp8, normal, scalar, sum_bound
+from cases import DTYPES, E4M3, fp8, normal, scalar, sum_bound
 from conftest import assert_same_bytes, assert_within
+from gemm_checks import operands
+from gemm_emu import OPS, fresh, kernels_of  # noqa: F401
+from test_gemm_ways import ALL_BUT_PLAIN
 from test_memory import sparse_memory
 from transcast import reference
 
-OPS = torch.ops.transcast_emu
 BF16, F32 = torch.bfloat16, torch.float32
 FAR = 2**31
 SCALE = scalar(1.7)
+EXECUTION_FAILED = 13  # cublasStatus_t
 
 
 @pytest.fixture
@@ -31,9 +35,14 @@ def run(emu: Any) -> Callable[..., Any]:
     """
 
     def run_blocks(blocks: list[int], op: str, *args: Any) -> Any:
+        __tracebackhide__ = True
         emu.set_device(16)
         emu.configure(multiprocessors=2**28, blocks=blocks)
-        return getattr(OPS, op)(*args)
+        try:
+            return getattr(OPS, op)(*args)
+        except Exception as error:
+            failure = type(error)(str(error))
+        raise failure
 
     return run_blocks
 
@@ -86,8 +95,8 @@ def test_cast_of_a_line(run, op, offset, size):
 
 # --- matrices -------------------------------------------------------------------------------------
 
-# More than 2^32 elements, 2^31 rows, 2^31 elements from the first to the last row of a lane; the last tiles are short.
-SQUARE, TALL, WIDE = (131072 + 35, 32768 + 264), (FAR + 40, 1), (4, 2**30 + 272)
+# More than 2^32 elements, 2^32 rows, 2^31 elements from the first to the last row of a lane; the last tiles are short.
+SQUARE, TALL, WIDE = (131072 + 35, 32768 + 264), (2 * FAR + 40, 1), (4, 2**30 + 272)
 matrices = pytest.mark.parametrize("shape", [SQUARE, TALL, WIDE], ids=["square", "tall", "wide"])
 
 
@@ -115,6 +124,7 @@ class Matrix:
 
     def check(self, q: Tensor | None, q_t: Tensor | None, want: Callable[[Tensor], Tensor]) -> None:
         """``want``: the codes of a tile, those of a second part beside those of the first."""
+        __tracebackhide__ = True
         cols = self.x.shape[1]
         for rows, columns in self.places:
             codes = want(self.x[rows, columns])
@@ -188,3 +198,85 @@ def test_cast_of_many_matrices(run, shape, between):
     blocks = [m.count - 1 - block for block in m.blocks]  # of the cast, which begins at the end
     (q,), _, (q_t,), _ = run([*m.blocks, *blocks], "multi_quantize_transpose", [m.x], E4M3)
     m.check(q, q_t, lambda x: reference.cast(x, scalar(0.0), E4M3)[0])
+
+
+# --- around a GEMM --------------------------------------------------------------------------------
+
+
+def blocks_of_rows(rows: list[int], pieces: int, per_block: int) -> list[int]:
+    """Of kernels whose blocks take so many pieces, which a row has ``pieces`` of."""
+    return sorted({(row * pieces + i) // per_block for row in rows for i in range(pieces)})
+
+
+@pytest.mark.parametrize("columns", [32768 + 264, 32768 + 259], ids=["whole", "not whole"])
+@pytest.mark.parametrize("dtype", [*DTYPES.values(), E4M3])
+def test_outputs_of_a_gemm(run, columns, dtype):
+    """Of no depth: there is no product, whose every element the emulated library would compute."""
+    m, one = 131072 + 35, scalar(1.0)
+    a, b = torch.empty(m, 0, dtype=E4M3), torch.empty(columns, 0, dtype=E4M3)
+    bias = normal((columns,), torch.float16 if dtype == torch.float16 else BF16)
+    rows = [0, FAR // columns, FAR // columns + 1, m - 1]
+    blocks = blocks_of_rows(rows, -(-columns // 8), 256)
+    op, rest = "gemm", (one, one, bias, "relu", None, dtype, False)
+    if dtype == E4M3:
+        op, rest = "gemm_fp8", (one, one, SCALE, bias, "relu", dtype, False, None)
+    y, want = run(blocks, op, a, b, *rest), getattr(reference, op)(a[:1], b, *rest)
+    if dtype == E4M3:
+        y, want = y[0], want[0]
+    for row in rows:
+        assert_same_bytes(y[row : row + 1], want, f"row {row}")
+
+
+def apart(x: Tensor) -> Tensor:
+    """A copy whose rows are 2^29 elements apart."""
+    (rows, cols), stride = x.shape, 2**29
+    return sparse_memory((rows - 1) * stride + cols, x.dtype).as_strided((rows, cols), (stride, 1)).copy_(x)
+
+
+@pytest.mark.parametrize("columns", [32, 7], ids=["whole", "not whole"])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_epilogues_of_rows_far_apart(emu, dtype, columns):
+    emu.configure_cublaslt(refuse_epilogues=ALL_BUT_PLAIN)
+    args = operands((6, columns, 48))
+    made = []
+    for placed in (torch.clone, apart):
+        out, aux, gradient = (placed(normal((6, columns), dtype, seed)) for seed in range(3))
+        OPS.gemm_out(*args, None, "gelu_tanh", None, False, False, out, aux)
+        OPS.gemm_out(*args, None, "dgelu", aux, False, False, gradient, None)
+        if dtype != torch.float16:
+            OPS.gemm_out(*args, None, "none", None, False, True, out, None)
+        made.append((out, aux, gradient))
+    for name, near, far in zip(("out", "aux", "gradient"), *made):
+        assert_same_bytes(far.contiguous(), near, name)
+
+
+@pytest.mark.parametrize("version, kernel", [(130000, "arrange_kernel"), (120800, "epilogue_kernel")])
+def test_scales_of_rows_far_apart(emu, version, kernel):
+    """Where the library does not take scales of rows, the epilogue does."""
+    emu.configure_cublaslt(version=version)
+    a, b, *_ = operands((24, 32, 48))
+    scales = [normal((n, 1), F32, n).abs() for n in (24, 32)]
+    made = []
+
+    def multiply(scales):
+        made.append(OPS.gemm(a, b, *scales, None, "none", None, F32, False))
+
+    multiply(scales)
+    assert kernel in kernels_of(emu, lambda: multiply([apart(scale) for scale in scales]))
+    assert_same_bytes(made[1], made[0], "gemm")
+
+
+def test_operands_of_rows_far_apart(emu):
+    a, b, *scales = operands((6, 7, 50))
+    rest = (*scales, None, "none", None, F32, False)
+    assert_same_bytes(OPS.gemm(apart(a), apart(b), *rest), OPS.gemm(a, b, *rest), "gemm")
+
+
+def test_an_operand_that_is_copied(emu, run):
+    """What is stored outside of the copy is a fault; the library fails behind it."""
+    rows, columns = 131072 + 35, 32768 + 259
+    a, b = sparse_memory(rows * columns, E4M3).view(rows, columns), fp8((16, columns), E4M3)
+    emu.fail_next("cublasLtMatmul", EXECUTION_FAILED)
+    blocks = blocks_of_rows([0, FAR // columns + 1, rows - 1], -(-columns // 512), 8)
+    with pytest.raises(RuntimeError, match="cublasLtMatmul failed"):
+        run(blocks, "gemm", a, b, scalar(1.0), scalar(1.0), None, "none", None, BF16, False)

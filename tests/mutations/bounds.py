@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mutations import Mutation as M
+from mutations.found import GEMM_TESTS
 
 CAST, ROWS, PASSES, SEGMENT, TILE = "cast.cuh", "rows.cuh", "passes.cuh", "segment.cuh", "tile.cuh"
 GRID = "grid.h"
+VALUES, EPILOGUE, OPERANDS = "gemm_values.cuh", "gemm_epilogue.cu", "gemm_operands.cu"
+EPILOGUES = ("gemm_epilogue",)
 TRANSPOSE, DEQUANTIZE, MULTI = "transpose.cu", "dequantize.cu", "multi_quantize.cu"
 
 ROWS_AND_COLUMNS = [
@@ -43,6 +46,25 @@ ROWS_AND_COLUMNS = [
     M("row bound", "dequantize: blocks rounded down", DEQUANTIZE, "ceil_div(args.rows * args.columns, elements ? 32 * kWarps : kBlockCodes);",
       "1 + args.rows * args.columns / (elements ? 32 * kWarps : 2 * kBlockCodes);",
       survives="blocks loop until all is done: one block less does the same work"),
+    M("row bound", "epilogue: one row more", EPILOGUE, "row < d.rows ?", "row <= d.rows ?", tests=GEMM_TESTS),
+    M("column bound", "epilogue: pieces rounded down", EPILOGUE, "d.rows * ceil_div(d.columns, 8)", "d.rows * (d.columns / 8)", tests=GEMM_TESTS),
+    M("column bound", "epilogue: one column more", EPILOGUE, "d.columns - column : 0", "d.columns - column + 1 : 0", tests=GEMM_TESTS),
+    M("row bound", "copies of operands: one row more", OPERANDS, "row >= args.rows ||", "row > args.rows ||", tests=GEMM_TESTS),
+    M("column bound", "copies of operands: one column more", OPERANDS, "left = args.columns - column;", "left = args.columns - column + 1;", tests=GEMM_TESTS),
+    M("column bound", "bias: one more is read", OPERANDS, "load(bias, from, i, i < n)", "load(bias, from, i, i <= n)", tests=GEMM_TESTS),
+    M("column bound", "bias: one more is written", OPERANDS, ", i < n);\n}", ", i <= n);\n}", tests=GEMM_TESTS),
+    M("row bound", "scales: one row more", OPERANDS, "row < args.rows && col", "row <= args.rows && col", tests=GEMM_TESTS),
+    M("column bound", "scales: one column more", OPERANDS, "col < args.cols;", "col <= args.cols;", tests=GEMM_TESTS),
+    M("row bound", "scales: one too many", OPERANDS, "inside = i < args.to.count,", "inside = i <= args.to.count,", tests=GEMM_TESTS),
+    M("early return", "segments: lanes without a value", CAST, "publish(maxima, amax);\n", "publish(maxima, amax);\n  if (amax == 0) return;\n"),
+    M("early return", "tiles: warps without rows", CAST, "__syncthreads();\n    const int64_t stride", "if (first >= args.extent.rows) return;\n    __syncthreads();\n    const int64_t stride"),
+    M("early return", "tiles: warps without rows, before sums", CAST, "__syncthreads();\n      const int64_t all_columns", "if (first >= args.extent.rows) return;\n      __syncthreads();\n      const int64_t all_columns"),
+    M("early return", "transpose: half warps without rows", TRANSPOSE, "  __syncthreads();\n", "  if (first >= args.rows) return;\n  __syncthreads();\n"),
+    M("early return", "transpose: lanes without columns", TRANSPOSE, "  __syncthreads();\n", "  if (16 * sixteen >= columns) return;\n  __syncthreads();\n"),
+    M("early return", "many matrices: warps without rows", MULTI, "publish(maxima, amax);\n", "publish(maxima, amax);\n  if (first >= extent.rows) return;\n"),
+    M("early return", "sums: warps without tiles", "sums.cu", "  __syncthreads();\n", "  if (first >= last) return;\n  __syncthreads();\n"),
+    M("early return", "sums: lanes without columns", "sums.cu", "  __syncthreads();\n", "  if (column >= columns) return;\n  __syncthreads();\n"),
+    M("early return", "epilogue: threads without a piece", EPILOGUE, "publish(maxima, amax);\n", "publish(maxima, amax);\n  if (amax == 0) return;\n", tests=GEMM_TESTS),
 ]  # fmt: skip
 
 PADDING = [
@@ -95,6 +117,14 @@ UNALIGNED = [
     M("unaligned", "dequantize: the number of columns", DEQUANTIZE, "args.columns % kLaneCodes == 0", "true"),
     M("unaligned", "dequantize: the stride", DEQUANTIZE, "args.rows, args.q.stride)", "1, 0)"),
     M("unaligned", "dequantize: the address", DEQUANTIZE, "in_whole_chunks(args.q.data.address,", "in_whole_chunks(nullptr,"),
+    M("window width", "segments: chunks", SEGMENT, "load_window<32, kBytes>(", "load_window<16, kBytes>("),
+    M("window width", "segments: bytes", SEGMENT, "window<32>(", "window<16>("),
+    M("window width", "transpose: chunks", TRANSPOSE, "load_window<16, 1>(", "load_window<32, 1>("),
+    M("window width", "transpose: bytes", TRANSPOSE, "return window<16>(", "return window<32>("),
+    M("window width", "dequantize: chunks", DEQUANTIZE, "load_window<32, 1>(", "load_window<16, 1>("),
+    M("window width", "dequantize: bytes", DEQUANTIZE, "return window<32>(", "return window<16>("),
+    M("window width", "copies of operands: chunks", OPERANDS, "load_window<32, 1>(", "load_window<16, 1>(", tests=GEMM_TESTS),
+    M("window width", "copies of operands: bytes", OPERANDS, "= window<32>(", "= window<16>(", tests=GEMM_TESTS),
 ]  # fmt: skip
 
 ROW_TILE = "const int64_t tile_row = int64_t(row_tile) * kWarpRows * warps"
@@ -118,7 +148,6 @@ INDICES = [
     M("32-bit index", "dequantize: an element", DEQUANTIZE, "element = row * args.columns + column;", "element = int32_t(row * args.columns + column);"),
     M("32-bit index", "dequantize: where an element goes", DEQUANTIZE, "args.y + element * kElementBytes<T>", "args.y + int32_t(element * kElementBytes<T>)"),
     M("32-bit index", "dequantize: a thread's element", DEQUANTIZE, "int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i", "int(blockIdx.x * blockDim.x + threadIdx.x); i"),
-    M("32-bit index", "dequantize: the elements of the grid", DEQUANTIZE, "ceil_div(args.rows * args.columns,", "ceil_div(int32_t(args.rows * args.columns),"),
     M("32-bit index", "dequantize: the length of contiguous codes", DEQUANTIZE, "device.columns = q.rows * q.cols;", "device.columns = int32_t(q.rows * q.cols);"),
     M("32-bit index", "segments: the row", CAST, "int64_t(tile / args.extent.column_tiles) * kRowTile", "int(tile / args.extent.column_tiles) * kRowTile"),
     M("32-bit index", "segments: the column", CAST, COLUMNS, COLUMNS.replace("int64_t(", "int("), times=2, nth=0),
@@ -135,7 +164,8 @@ INDICES = [
     M("32-bit index", "the bytes that L2 may hold", PASSES, "args.x.rows * args.x.cols * kElementBytes<typename Source::Element>", "int32_t(args.x.rows * args.x.cols * kElementBytes<typename Source::Element>)",
       survives="only the order in which blocks take their tiles depends on it"),
     M("32-bit index", "Extent: the rows that are left", ROWS, "const int64_t rows_left = rows - row, columns_left = columns - column;", "const int32_t rows_left = rows - row, columns_left = columns - column;"),
-    M("32-bit index", "Extent: the elements of the last row", ROWS, "elements - (rows - 1) * kSegment)", "elements - int32_t((rows - 1) * kSegment))"),
+    M("32-bit index", "Extent: the elements of the last row", ROWS, "elements - (rows - 1) * kSegment)", "elements - int32_t((rows - 1) * kSegment))",
+      survives="the difference, which is small, has the same 32 bits"),
     M("32-bit index", "the first row of an operand", ROWS, "offset_of(first, source.operand[i].stride, column) * kElementBytes<T>;", "int32_t(offset_of(first, source.operand[i].stride, column) * kElementBytes<T>);"),
     M("32-bit index", "the other rows of an operand", ROWS, "start[operand] + row * source.operand[operand].stride * kElementBytes<T>;", "start[operand] + int32_t(row * source.operand[operand].stride * kElementBytes<T>);"),
     M("32-bit index", "where a line of q_t goes", TILE, "out.q_t + offset_of(c, out.stride, r)", "out.q_t + int32_t(offset_of(c, out.stride, r))"),
@@ -146,5 +176,29 @@ INDICES = [
     M("32-bit index", "many matrices: the row", MULTI, "int64_t(tile / extent.column_tiles)", "int(tile / extent.column_tiles)"),
     M("32-bit index", "many matrices: where a line of q_t goes", TILE, "out.q_t + offset_of(c, out.stride, r)", "out.q_t + int32_t(offset_of(c, out.stride, r))", units=("multi_quantize",)),
     M("32-bit index", "many matrices: a row of q", CAST, "q + (r * args.q_stride + part", "q + (int32_t(r * args.q_stride) + part", units=("multi_quantize",)),
+    M("32-bit index", "GEMM: an FP32 value that is read", VALUES, "float_of(ldg((data + 4 * i).as<const uint32_t>(), ok))", "float_of(ldg((data + int32_t(4 * i)).as<const uint32_t>(), ok))", units=EPILOGUES),
+    M("32-bit index", "GEMM: a 16-bit value that is read", VALUES, "ldg((data + 2 * i).as<const uint16_t>(), ok)", "ldg((data + int32_t(2 * i)).as<const uint16_t>(), ok)", units=EPILOGUES),
+    M("32-bit index", "GEMM: an FP32 value that is written", VALUES, "stg((data + 4 * i).as<uint32_t>()", "stg((data + int32_t(4 * i)).as<uint32_t>()", units=EPILOGUES),
+    M("32-bit index", "GEMM: a 16-bit value that is written", VALUES, "stg((data + 2 * i).as<uint16_t>()", "stg((data + int32_t(2 * i)).as<uint16_t>()", units=EPILOGUES),
+    M("32-bit index", "GEMM: eight FP32 values that are read", VALUES, "load_chunks<F32>(data + 4 * i,", "load_chunks<F32>(data + int32_t(4 * i),", units=EPILOGUES),
+    M("32-bit index", "GEMM: eight BF16 values that are read", VALUES, "load_chunks<BF16>(data + 2 * i,", "load_chunks<BF16>(data + int32_t(2 * i),", units=EPILOGUES),
+    M("32-bit index", "GEMM: eight FP16 values that are read", VALUES, "load_chunks<F16>(data + 2 * i,", "load_chunks<F16>(data + int32_t(2 * i),", units=EPILOGUES),
+    M("32-bit index", "GEMM: eight FP32 values that are written", VALUES, "data + 4 * (i + c)", "data + int32_t(4 * (i + c))", units=EPILOGUES),
+    M("32-bit index", "GEMM: eight 16-bit values that are written", VALUES, "stg((data + 2 * i).as<uint4>()", "stg((data + int32_t(2 * i)).as<uint4>()", units=EPILOGUES),
+    M("32-bit index", "epilogue: FP32 that is added to", EPILOGUE, "ldcg((data + 4 * i)", "ldcg((data + int32_t(4 * i))"),
+    M("32-bit index", "epilogue: BF16 that is added to", EPILOGUE, "ldcg((data + 2 * i)", "ldcg((data + int32_t(2 * i))"),
+    M("32-bit index", "epilogue: what is added to", EPILOGUE, "out_at = offset_of(", "out_at = int32_t(offset_of(at.row, d.out_stride, at.column)), unused = offset_of("),
+    M("32-bit index", "epilogue: aux", EPILOGUE, "aux_at = offset_of(", "aux_at = int32_t(offset_of(at.row, d.aux_stride, at.column)), unused = offset_of("),
+    M("32-bit index", "epilogue: sums", EPILOGUE, "offset_of(at.row, d.acc_stride, at.column)", "int32_t(offset_of(at.row, d.acc_stride, at.column))",
+      survives="2^31 sums are 2^31 elements of a product, which take the emulated library minutes"),
+    M("32-bit index", "epilogue: out", EPILOGUE, "offset_of(at.row, d.out_stride, at.column), y", "int32_t(offset_of(at.row, d.out_stride, at.column)), y"),
+    M("32-bit index", "epilogue: q", EPILOGUE, "offset_of(at.row, d.columns, at.column)", "int32_t(offset_of(at.row, d.columns, at.column))"),
+    M("32-bit index", "epilogue: a scale of a's rows", EPILOGUE, "at.row * d.a_scale_stride,", "int32_t(at.row * d.a_scale_stride),"),
+    M("32-bit index", "epilogue: a scale of b's rows", EPILOGUE, "(at.column + e) * d.b_scale_stride,", "int32_t((at.column + e) * d.b_scale_stride),"),
+    M("32-bit index", "FP8 output of the library", EPILOGUE, "args.q + 16 * i)", "args.q + int32_t(16 * i))",
+      survives="2^31 codes are 2^31 elements of a product, which take the emulated library minutes"),
+    M("32-bit index", "copies of operands", OPERANDS, "offset_of(row, args.padded_columns, at)", "int32_t(offset_of(row, args.padded_columns, at))"),
+    M("32-bit index", "operands that are copied", OPERANDS, "offset_of(row, args.in.stride, column)", "int32_t(offset_of(row, args.in.stride, column))"),
+    M("32-bit index", "scales that are arranged", OPERANDS, "args.in + (row * args.row_stride + col * args.col_stride)", "args.in + int32_t(row * args.row_stride + col * args.col_stride)"),
 ]  # fmt: skip
 INDICES = [replace(m, tests=("tests/test_cuda_indices.py",)) for m in INDICES]

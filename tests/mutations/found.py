@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from mutations import CONTROL, CUDA, Mutation
 
 SHADOWED = {"launch.cuh", "vec.cuh"}  # the emulator has its own
 BARRIER = "__syncthreads();"
+GEMM_TESTS = ("--backend", "emu", "tests/test_gemm_fp8.py", "tests/test_gemm_out.py", "tests/test_gemm_scales.py")
 
 
 def sources() -> Iterator[tuple[str, str]]:
     """Name and text of each file with kernels."""
     for path in sorted(CUDA.iterdir()):
-        if path.suffix in (".cu", ".cuh") and path.name not in SHADOWED and not path.name.startswith("gemm"):
+        if path.suffix in (".cu", ".cuh") and path.name not in SHADOWED:
             yield path.name, path.read_text()
 
 
@@ -101,5 +103,10 @@ def controls() -> Iterator[Mutation]:
             yield Mutation(CONTROL, file, file, old, f"{old}  // the same", times, 0, survives=reason)
 
 
+def of_gemms(mutation: Mutation) -> Mutation:
+    """With the tests of what it is in."""
+    return replace(mutation, tests=GEMM_TESTS) if mutation.file.startswith("gemm") else mutation
+
+
 def all_found() -> list[Mutation]:
-    return [*barriers(), *masks(), *bounds(), *unwritten_sums(), *controls()]
+    return [of_gemms(m) for m in (*barriers(), *masks(), *bounds(), *unwritten_sums(), *controls())]
