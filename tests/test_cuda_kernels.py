@@ -1,7 +1,7 @@
 """The CUDA kernels on the emulator: every op on small data of every layout, blocks and threads in any order.
 
-Seeded faults (`make mutants`) meet these tests first: they are quick and reach every
-line of csrc/cuda but those of the GEMM and most of those that 2^31 elements need: test_gemm*.py, test_cuda_indices.py.
+Seeded faults (`make mutants`) meet these tests first: they are quick and reach every line of
+csrc/cuda but those of GEMMs, which test_gemm*.py are for; test_cuda_indices.py has more than 2^31 elements.
 """
 
 from __future__ import annotations

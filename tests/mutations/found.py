@@ -103,10 +103,10 @@ def controls() -> Iterator[Mutation]:
             yield Mutation(CONTROL, file, file, old, f"{old}  // the same", times, 0, survives=reason)
 
 
-def of_gemms(mutation: Mutation) -> Mutation:
-    """With the tests of what it is in."""
+def with_tests(mutation: Mutation) -> Mutation:
+    """Tests of GEMMs for what is around them."""
     return replace(mutation, tests=GEMM_TESTS) if mutation.file.startswith("gemm") else mutation
 
 
 def all_found() -> list[Mutation]:
-    return [of_gemms(m) for m in (*barriers(), *masks(), *bounds(), *unwritten_sums(), *controls())]
+    return [with_tests(m) for m in (*barriers(), *masks(), *bounds(), *unwritten_sums(), *controls())]
