@@ -189,11 +189,12 @@ def test_dact_cast_transpose_of_two_parts(run, between):
 
 
 @pytest.mark.parametrize("shape", [SQUARE, TALL, WIDE, (FAR + 40, 8)], ids=["square", "tall", "wide", "octets"])
-@pytest.mark.parametrize("between", [0, 3])
+@pytest.mark.parametrize("between", [0, 8, 3])
 def test_cast_of_many_matrices(run, shape, between):
     """The scale is left at 0, as no amax is complete: NaNs alone tell where codes come from.
 
-    Nothing tells what the amax is of; aligned rows outside of the matrix are a fault.
+    Nothing tells what the amax is of; aligned rows outside of the matrix are a fault. Where x takes more memory than q
+    and q_t together, as 8 elements between rows make it, they do not lie where 32 bits would lead either.
     """
     m = Matrix(shape, BF16, (128, 256), between)
     for place in m.places:
