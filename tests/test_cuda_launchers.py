@@ -168,6 +168,19 @@ def test_two_operands_are_aligned_if_both_are(emu):
         assert f", {access}," in name
 
 
+@pytest.mark.parametrize("strided", [0, 1])
+def test_operands_lose_their_shape_if_all_are_contiguous(emu, once, strided):
+    """The largest value is the last one, which a line of so many elements would not reach in rows with gaps."""
+    operands = [normal((12, 24), torch.bfloat16, seed) for seed in range(2)]
+    wide = normal((12, 40), torch.bfloat16)
+    operands[strided] = wide[:, :24].copy_(operands[strided])
+    for operand in operands:
+        operand[-1, -1] = 50.0
+    g, x = operands
+    assert_matches_reference(once, "dact_quantize_transpose_dbias", g, x, E5M2, "silu")
+    assert_matches_reference(once, "act_quantize", x, E4M3, "swiglu", g)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("elements", [1, 7, 513, 4095, 4096 + 16])
 @pytest.mark.parametrize("offset", [0, 1, 8, 15])
