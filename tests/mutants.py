@@ -1,8 +1,7 @@
 """Puts each fault of tests/mutations into the CUDA sources and demands that a test on the emulator fails.
 
-The emulator is built once. A mutation gets a folder with its changed file, which comes first in the include
-path; only the .cu files that it names are compiled again, without optimization, and linked with the other
-objects. Its own tests run first, then, if they pass, those of the traffic and of the ops. Controls change a
+The emulator is built once. A mutation gets a copy of the sources with its changed file; only the .cu files
+that it names are compiled from there, without optimization, and linked with the other objects. Its own tests run first, then, if they pass, those of the traffic and of the ops. Controls change a
 comment and nothing else: tests that fail for them prove nothing about the others.
 """
 
@@ -14,6 +13,7 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,19 +111,18 @@ class Emulator:
         return list(mutation.units) or [unit for unit in affected if unit == DEFAULT_UNIT] or affected
 
     def build_mutant(self, mutation: Mutation, folder: Path) -> Path:
-        original = Path(os.path.normpath(CUDA / mutation.file))
-        changed = folder / "csrc" / original.relative_to(CUDA.parent)
-        changed.parent.mkdir(parents=True)
-        changed.write_text(mutation.mutated(original.read_text()))
+        # All of them: a header finds its neighbours in its own folder before it looks anywhere else.
+        sources = shutil.copytree(CUDA.parent, folder / "csrc")
+        changed = sources / "cuda" / mutation.file
+        changed.write_text(mutation.mutated(changed.read_text()))
         link, anew = list(self.link), []
         for unit in self.units(mutation):
             words = list(self.compile[unit])
-            if words[-1] == str(original):
-                words[-1] = str(changed)
+            words[words.index(f"-I{CUDA.parent}")] = f"-I{sources}"
+            words[-1] = str(sources / Path(words[-1]).relative_to(CUDA.parent))
             words[words.index("-o") + 1] = target = str(folder / f"{unit}.o")
             words[words.index("-MF") + 1] = str(folder / f"{unit}.d")
-            first = next(i for i, word in enumerate(words) if word.startswith("-I"))
-            self._run([*words[:first], f"-I{folder / 'csrc'}", *words[first:], "-O0", "-w"])
+            self._run([*words, "-O0", "-w"])
             link.remove(self.objects[unit])
             anew.append(target)
         module = folder / self.module.name

@@ -12,7 +12,8 @@ import pytest
 from mutations import CUDA, Mutation
 from mutations.all import ALL
 
-# One for each way to notice: a race, bytes, a bound, the last block's protocol, the traffic table.
+# One for each way to notice: a race, bytes, a bound, the last block's protocol, the traffic table; and one outside of
+# csrc/cuda.
 SAMPLE = [
     next(str(m).split(" [")[0] for m in ALL if (m.kind, m.file) == ("missing barrier", "cast.cuh")),
     "lost atomic: amax: exchange for maximum",
@@ -20,6 +21,7 @@ SAMPLE = [
     "row bound: Extent: one row more",
     "missing fence: before the ticket",
     "no swizzle: runs",
+    "current scaling: margin ignored",
 ]
 
 

@@ -26,7 +26,7 @@ ROUNDING = [
     M("widening", "BF16: the other half's bits stay", CONVERT, "words[w] & 0xffff0000u", "words[w]"),
     M("widening", "FP16: halves swapped", CONVERT, "half_to_float(uint16_t(words[w] >> 16))", "half_to_float(uint16_t(words[w]))"),
     M("truncation", "dequantize: to BF16 toward zero", CONVERT, "__floats2bfloat162_rn(first, second)",
-      "__floats2bfloat162_rn(float_of(bits_of(first) & 0xffff0000u), second)"),
+      "__floats2bfloat162_rn(float_of(bits_of(first) & 0xffff0000u), second)", units=("dequantize",)),
     M("codes", "dequantize: pairs swapped", CONVERT, "codes >> (16 * pair)", "codes >> (16 * (1 - pair))", units=("dequantize",)),
     M("double rounding", "dequantize: FP32 through FP16", "dequantize.cu", "words[i] = bits_of(v[i] * scale_inv);",
       "words[i] = bits_of(__half2float(__float2half_rn(v[i] * scale_inv)));"),
