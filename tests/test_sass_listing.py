@@ -42,6 +42,11 @@ LAST = [
     "BAR.SYNC.DEFER_BLOCKING 0x0",
     "@P3 EXIT",
     "ATOMG.E.MAX.STRONG.GPU PT, R2, desc[UR6][R2.64], R7",
+    "MEMBAR.SC.GPU",
+    "ATOMG.E.INC.STRONG.GPU PT, R2, desc[UR6][R2.64+0x4], R7",
+    "@P3 EXIT",
+    "MEMBAR.SC.GPU",
+    "ATOMG.E.EXCH.STRONG.GPU PT, R2, desc[UR6][R2.64], RZ",
     "LDG.E.CONSTANT R9, desc[UR6][R2.64]",
     "STG.E desc[UR6][R2.64], R9",
     "EXIT",
@@ -71,20 +76,20 @@ def line(number: int, instruction: str) -> str:
     return f"        /*{16 * number:04x}*/              {instruction} ;"
 
 
-def listing(loop: str, kernel: str = KERNEL) -> str:
+def listing(loop: str, kernel: str = KERNEL, last: list[str] = LAST) -> str:
     def lines(code: list[str]) -> str:
         return "\n".join(c if c.startswith(".L") else line(n, c) for n, c in enumerate(code))
 
     head = f'\t.section\t.nv.info.{kernel},"",@"SHT_CUDA_INFO"\n{MAX_THREADS}\n'
     head += f'\t.section\t.text.{kernel},"ax",@progbits\n'
-    code = lines([*FIRST, *loop.splitlines(), *LAST])
+    code = lines([*FIRST, *loop.splitlines(), *last])
     called = lines(CALLED)
     label = "$__internal_0_$__cuda_sm20_rcp_rn_f32_slowpath"
     return f"{head}\t.align\t128\n.text.{kernel}:\n{code}\n{label}:\n{called}\n"
 
 
-def row_of(loop: str, kernel: str = KERNEL, **facts: int) -> dict:
-    (found,) = sass_listing.kernels_of(listing(loop, kernel), "9.0")
+def row_of(loop: str, kernel: str = KERNEL, last: list[str] = LAST, **facts: int) -> dict:
+    (found,) = sass_listing.kernels_of(listing(loop, kernel, last), "9.0")
     found.registers = 40
     row = sass.facts_of(found)
     return sass.finished({**row, **facts, "kernel": sass.readable([kernel])[kernel]})
@@ -94,6 +99,7 @@ def test_facts_of_a_listing() -> None:
     row = row_of(LOOP)
     assert row["kernel"] == "rows_kernel<Plain<bf16>, Aligned, e4m3>"
     assert (row["arch"], row["bound"], row["threads"], row["shared"]) == ("9.0", 256, [256], 64)
+    assert row["meeting"] == ["MAX", "MEMBAR", "INC", "MEMBAR", "EXCH"]
     assert row["loads"] == {"32": 2, "128": 4} and row["stores"] == {"32": 1, "64": 4}
     assert row["main"] == {
         "instructions": 13,
@@ -213,3 +219,15 @@ def test_differences_name_kernel_and_fact() -> None:
         "rows_kernel<Plain<bf16>, Aligned, e4m3> for 9.0: registers 40, not 41"
     ]
     assert "registers None, not 41" in " ".join(sass.differences({**table, "rows": []}, other))
+
+
+@pytest.mark.parametrize("fault", ["MEMBAR", "MAX", "INC", "EXCH"])
+def test_a_finish_without_a_fence_or_an_atomic_is_refused(fault: str) -> None:
+    at = next(n for n, instruction in enumerate(LAST) if fault in instruction)
+    row = row_of(LOOP, last=LAST[:at] + LAST[at + 1 :])
+    assert ["atomics and fences" in what for what in sass_rules.violations(row)] == [True]
+
+
+def test_atomics_elsewhere_are_refused() -> None:
+    row = row_of(LOOP, KERNEL.replace("11rows_kernel", "17multi_cast_kernel"))
+    assert any("atomics and fences" in what for what in sass_rules.violations(row))
