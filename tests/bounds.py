@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from transcast.reference import scaled_fp64
+from transcast.reference import operands_fp64
 
 U32 = 2.0**-24  # unit roundoff of FP32
 ETA = 2.0**-149  # bounds the error of one operation whose result is subnormal
@@ -43,10 +43,8 @@ def accumulation_error(k: int, arithmetic: str = "fp32") -> float:
 
 def magnitude_of_sums(a: Tensor, b: Tensor, a_scale_inv: Tensor, b_scale_inv: Tensor) -> Tensor:
     """sum_k |a_mk| |b_nk| * |sA sB| in FP64, [..., N]: what relative errors of the products add up to."""
-    k = min(a.shape[-1], b.shape[-1])
-    a64 = scaled_fp64(a[..., :k].reshape(math.prod(a.shape[:-1]), k), a_scale_inv).abs()
-    b64 = scaled_fp64(b[:, :k], b_scale_inv).abs()
-    return torch.matmul(a64, b64.t()).reshape(*a.shape[:-1], b.shape[0])
+    a64, b64 = operands_fp64(a, b, a_scale_inv, b_scale_inv)
+    return torch.matmul(a64.abs(), b64.abs().t()).reshape(*a.shape[:-1], b.shape[0])
 
 
 def gemm_bound(

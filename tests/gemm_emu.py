@@ -16,6 +16,7 @@ from conftest import Backend
 OPS = torch.ops.transcast_emu
 EMU = Backend("emu", OPS, torch.device("cpu"))
 SHAPE = (24, 32, 48)
+ALL_BUT_PLAIN = {2, 4, 6, 32, 36, 160, 164, 192}  # cublasLtEpilogue_t
 # Devices of the emulated machine, by compute capability; no test has used those of UNUSED before.
 DEVICES = {"9.0": 0, "8.9": 1, "10.0": 2, "12.0": 3}
 UNUSED = iter(range(4, 8))

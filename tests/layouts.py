@@ -1,7 +1,8 @@
-"""Layouts by name, and hypothesis strategies that draw shapes, strides and offsets."""
+"""Layouts by name, hypothesis strategies that draw shapes, strides and offsets, and rows that lie far apart."""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 
 import torch
@@ -71,3 +72,22 @@ def high_precision_views() -> st.SearchStrategy[Tensor]:
 
 def fp8_views(fmt: torch.dtype) -> st.SearchStrategy[Tensor]:
     return st.integers(0, 3).flatmap(lambda seed: views(lambda shape: fp8(shape, fmt, seed)))
+
+
+# --- more memory than there is --------------------------------------------------------------------
+
+MAP_NORESERVE = 0x4000
+
+
+def sparse_memory(count: int, dtype: torch.dtype) -> Tensor:
+    """Zeros that take memory only where they are written."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
+    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize, flags=flags), dtype=torch.uint8).view(dtype)
+
+
+def far_rows(values: Tensor, stride: int | None = None) -> Tensor:
+    """A view equal to the matrix ``values`` whose last row starts beyond 2^31 elements, or whose rows do so far apart."""
+    rows, cols = values.shape
+    stride = stride or 2**31 // (rows - 1) + 77
+    view = sparse_memory((rows - 1) * stride + cols, values.dtype).as_strided((rows, cols), (stride, 1))
+    return view.copy_(values)

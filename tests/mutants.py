@@ -1,8 +1,9 @@
 """Puts each fault of tests/mutations into the CUDA sources and demands that a test on the emulator fails.
 
 The emulator is built once. A mutation gets a copy of the sources with its changed file; only the .cu files
-that it names are compiled from there, without optimization, and linked with the other objects. Its own tests run first, then, if they pass, those of the traffic and of the ops. Controls change a
-comment and nothing else: tests that fail for them prove nothing about the others.
+that it names are compiled from there, without optimization, and linked with the other objects. Its own tests
+run first, then, if they pass, those of the traffic and of the ops. Controls change a comment and nothing else:
+tests that fail for them prove nothing about the others.
 """
 
 from __future__ import annotations

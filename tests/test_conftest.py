@@ -19,8 +19,8 @@ from conftest import (
     moved,
 )
 from gemm_checks import EXACT_SHAPES, arithmetic_on, bound_of, operands
-from layouts import LAYOUTS
-from test_memory import at_byte, far_rows
+from layouts import LAYOUTS, far_rows
+from test_memory import at_byte
 from transcast import reference
 
 CPU, META = torch.device("cpu"), torch.device("meta")

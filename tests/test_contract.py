@@ -94,9 +94,10 @@ KNOWN = {
     "_act_ops.py": {"._checks", "._results"},
     "_checks.py": set(),
     "_results.py": set(),
-    "reference.py": {"._reference_act", "._reference_gemm"},
+    "reference.py": {"._reference_act", "._reference_gemm", "._reference_scale"},
     "_reference_act.py": set(),
     "_reference_gemm.py": set(),
+    "_reference_scale.py": set(),
 }
 
 

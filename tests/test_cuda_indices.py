@@ -16,9 +16,8 @@ from torch import Tensor
 from cases import DTYPES, E4M3, fp8, normal, scalar, sum_bound
 from conftest import assert_same_bytes, assert_within
 from gemm_checks import operands
-from gemm_emu import OPS, fresh, kernels_of  # noqa: F401
-from test_gemm_ways import ALL_BUT_PLAIN
-from test_memory import sparse_memory
+from gemm_emu import ALL_BUT_PLAIN, OPS, fresh, kernels_of  # noqa: F401
+from layouts import far_rows, sparse_memory
 from transcast import reference
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -232,9 +231,8 @@ def test_outputs_of_a_gemm(run, columns, dtype):
 
 
 def apart(x: Tensor) -> Tensor:
-    """A copy whose rows are 2^29 elements apart."""
-    (rows, cols), stride = x.shape, 2**29
-    return sparse_memory((rows - 1) * stride + cols, x.dtype).as_strided((rows, cols), (stride, 1)).copy_(x)
+    """A copy whose rows, few as they are, lie far apart and in whole chunks."""
+    return far_rows(x, 2**29)
 
 
 @pytest.mark.parametrize("columns", [32, 7], ids=["whole", "not whole"])

@@ -181,4 +181,5 @@ def test_nothing_is_allocated_beyond_results_and_workspace(emu):
         run()
         made = calls_of(emu, run)
         assert (made["workspace"], made["tensor"]) == (workspaces, tensors), name
+        assert not {"cudaMalloc", "cudaMemcpyAsync"} & made.keys(), name
     assert "cudaStreamSynchronize" not in emu.calls()

@@ -11,12 +11,10 @@ import transcast as tc
 from cases import DTYPES, E4M3, FORMATS, fp8_integers, normal, scalar
 from conftest import assert_same_bytes, assert_within
 from gemm_checks import PAIRS, check_gemm, check_gemm_fp8, check_gemm_out, operands, pairs
-from gemm_emu import DEVICES, EMU, OPS, SHAPE, fresh, gemm, kernels_of, shifted  # noqa: F401
+from gemm_emu import ALL_BUT_PLAIN, DEVICES, EMU, OPS, SHAPE, fresh, gemm, kernels_of, shifted  # noqa: F401
 from test_gemm_scales import ROWS, SQUARE, TOGETHER, WIDE
 from test_gemm_scales import operands as scaled_operands
 from transcast import _library, reference
-
-ALL_BUT_PLAIN = {2, 4, 6, 32, 36, 160, 164, 192}  # cublasLtEpilogue_t
 
 
 def way_of(emu, arch, pair, out_dtype, epilogue, bias, aux, scalings=("tensor", "tensor")) -> str:

@@ -28,6 +28,7 @@ from cases import (
     shape_id,
 )
 from conftest import assert_matches_reference, assert_same_bytes, moved
+from layouts import far_rows, sparse_memory
 
 F32, BF16 = torch.float32, torch.bfloat16
 
@@ -178,23 +179,6 @@ def test_S5_gemm_arguments_between_elements_are_refused(backend, op, argument):
 
 
 # --- more than 2^31 elements ----------------------------------------------------------------------
-
-MAP_NORESERVE = 0x4000
-
-
-def sparse_memory(count: int, dtype: torch.dtype) -> Tensor:
-    """Zeros that take memory only where they are written."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    return torch.frombuffer(mmap.mmap(-1, count * dtype.itemsize, flags=flags), dtype=torch.uint8).view(dtype)
-
-
-def far_rows(values: Tensor) -> Tensor:
-    """A view equal to the matrix ``values`` whose last row starts beyond 2^31 elements."""
-    rows, cols = values.shape
-    stride = 2**31 // (rows - 1) + 77
-    view = sparse_memory((rows - 1) * stride + cols, values.dtype).as_strided((rows, cols), (stride, 1))
-    return view.copy_(values)
-
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_S7_rows_beyond_2_31_elements(backend, dtype):

@@ -48,6 +48,16 @@ def scaled_fp64(q: Tensor, scale_inv: Tensor) -> Tensor:
     return values * scales.repeat_interleave(width, dim=1)[:, :columns]
 
 
+def operands_fp64(a: Tensor, b: Tensor, a_scale_inv: Tensor, b_scale_inv: Tensor) -> tuple[Tensor, Tensor]:
+    """``a`` as (M, K) and ``b`` (N, K) in FP64, scaled; exact.
+
+    Where K of ``a`` and ``b`` differs, one carries the padding of a transposed operand, which is not read.
+    """
+    k = min(a.shape[-1], b.shape[-1])
+    a_rows = a[..., :k].reshape(math.prod(a.shape[:-1]), k)
+    return scaled_fp64(a_rows, a_scale_inv), scaled_fp64(b[:, :k], b_scale_inv)
+
+
 def gemm_fp64(
     a: Tensor,
     b: Tensor,
@@ -58,14 +68,8 @@ def gemm_fp64(
     aux: Tensor | None,
     out_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """The product before it is rounded: ``(y, pre)`` in FP64, ``pre`` being ``y`` before its epilogue.
-
-    FP8 values times their scales are exact in FP64. Where K of ``a`` and ``b`` differs, one carries the
-    padding of a transposed operand, which is not read.
-    """
-    k = min(a.shape[-1], b.shape[-1])
-    a64 = scaled_fp64(a[..., :k].reshape(math.prod(a.shape[:-1]), k), a_scale_inv)
-    b64 = scaled_fp64(b[:, :k], b_scale_inv)
+    """The product before it is rounded: ``(y, pre)`` in FP64, ``pre`` being ``y`` before its epilogue."""
+    a64, b64 = operands_fp64(a, b, a_scale_inv, b_scale_inv)
     pre = (a64 @ b64.t()).reshape(*a.shape[:-1], b.shape[0])
     if bias is not None:
         pre = pre + bias.to(bias_dtype(bias, out_dtype)).to(torch.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutations import Mutation, bounds, found, launches, movement, order, values
+from mutations import Mutation, bounds, found, indices, launches, movement, order, values
 
 ALL: list[Mutation] = [
     *found.all_found(),
@@ -12,7 +12,7 @@ ALL: list[Mutation] = [
     *bounds.ROWS_AND_COLUMNS,
     *bounds.PADDING,
     *bounds.UNALIGNED,
-    *bounds.INDICES,
+    *indices.INDICES,
     *values.ROUNDING,
     *values.AMAX,
     *values.SCALES,

@@ -1,16 +1,13 @@
-"""Where data begins and ends: rows, columns, tiles, padding, the ends of unaligned rows, indices of 64 bits."""
+"""Where data begins and ends: rows, columns, tiles, padding, the ends of unaligned rows."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from mutations import Mutation as M
 from mutations.found import GEMM_TESTS
 
 CAST, ROWS, PASSES, SEGMENT, TILE = "cast.cuh", "rows.cuh", "passes.cuh", "segment.cuh", "tile.cuh"
 GRID = "grid.h"
-VALUES, EPILOGUE, OPERANDS = "gemm_values.cuh", "gemm_epilogue.cu", "gemm_operands.cu"
-EPILOGUES = ("gemm_epilogue",)
+EPILOGUE, OPERANDS = "gemm_epilogue.cu", "gemm_operands.cu"
 TRANSPOSE, DEQUANTIZE, MULTI = "transpose.cu", "dequantize.cu", "multi_quantize.cu"
 
 ROWS_AND_COLUMNS = [
@@ -128,79 +125,3 @@ UNALIGNED = [
     M("window width", "copies of operands: chunks", OPERANDS, "load_window<32, 1>(", "load_window<16, 1>(", tests=GEMM_TESTS),
     M("window width", "copies of operands: bytes", OPERANDS, "= window<32>(", "= window<16>(", tests=GEMM_TESTS),
 ]  # fmt: skip
-
-ROW_TILE = "const int64_t tile_row = int64_t(row_tile) * kWarpRows * warps"
-COLUMNS = "const int64_t column = int64_t(tile % args.extent.column_tiles) * kSegment;"
-MANY_SUMS = "the sums pass 2^31 elements where there are 2^36 codes, 64 GB"
-INDICES = [
-    M("32-bit index", "offset_of", SEGMENT, "{ return row * stride + column; }", "{ return int32_t(uint32_t(row) * uint32_t(stride) + uint32_t(column)); }",
-      units=("pass_plain", "multi_quantize", "transpose", "dequantize")),
-    M("32-bit index", "offset_of: the product", SEGMENT, "{ return row * stride + column; }", "{ return uint32_t(row) * uint32_t(stride) + column; }"),
-    M("32-bit index", "the end of the matrix", PASSES, "(m.rows - 1) * m.stride + m.cols)", "uint32_t(m.rows - 1) * uint32_t(m.stride) + m.cols)"),
-    M("32-bit index", "transpose: the end of the matrix", TRANSPOSE, "(q.rows - 1) * q.stride + q.cols}", "uint32_t(q.rows - 1) * uint32_t(q.stride) + q.cols}"),
-    M("32-bit index", "dequantize: where a unit goes", DEQUANTIZE, "args.y + unit * 16)", "args.y + int32_t(unit * 16))"),
-    M("32-bit index", "dequantize: an aligned chunk", DEQUANTIZE, "(chunk - row * chunks_per_row) * kLaneCodes;", "int32_t((chunk - row * chunks_per_row) * kLaneCodes);"),
-    M("32-bit index", "dequantize: an unaligned chunk", DEQUANTIZE, "load_window<32, 1>(args.q, args.q.data + first * kLaneCodes,", "load_window<32, 1>(args.q, args.q.data + int32_t(first * kLaneCodes),"),
-    M("32-bit index", "dequantize: the codes that are left", DEQUANTIZE, "args.columns - first * kLaneCodes;", "args.columns - int32_t(first * kLaneCodes);",
-      survives="too many are valid: chunk_inside reads none outside of q, and units bounds what is written"),
-    M("32-bit index", "dequantize: the shift of a chunk", DEQUANTIZE, "window<32>(raw.chunk[0], raw.next[0], args.q.data + first * kLaneCodes,", "window<32>(raw.chunk[0], raw.next[0], args.q.data + int32_t(first * kLaneCodes),",
-      survives="the last four bits alone count"),
-    M("32-bit index", "dequantize: elements, of chunks", DEQUANTIZE, "elements = args.rows * args.columns, units", "elements = int32_t(args.rows * args.columns), units"),
-    M("32-bit index", "dequantize: elements, one by one", DEQUANTIZE, "elements = args.rows * args.columns, step", "elements = int32_t(args.rows * args.columns), step"),
-    M("32-bit index", "dequantize: an element", DEQUANTIZE, "element = row * args.columns + column;", "element = int32_t(row * args.columns + column);"),
-    M("32-bit index", "dequantize: where an element goes", DEQUANTIZE, "args.y + element * kElementBytes<T>", "args.y + int32_t(element * kElementBytes<T>)"),
-    M("32-bit index", "dequantize: a thread's element", DEQUANTIZE, "int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i", "int(blockIdx.x * blockDim.x + threadIdx.x); i"),
-    M("32-bit index", "dequantize: the length of contiguous codes", DEQUANTIZE, "device.columns = q.rows * q.cols;", "device.columns = int32_t(q.rows * q.cols);"),
-    M("32-bit index", "segments: the row", CAST, "int64_t(tile / args.extent.column_tiles) * kRowTile", "int(tile / args.extent.column_tiles) * kRowTile"),
-    M("32-bit index", "segments: the column", CAST, COLUMNS, COLUMNS.replace("int64_t(", "int("), times=2, nth=0),
-    M("32-bit index", "segments: a row of q", CAST, "q + r * args.q_stride,", "q + int32_t(r * args.q_stride),"),
-    M("32-bit index", "tiles: the row", CAST, ROW_TILE, ROW_TILE.replace("int64_t(", "int(")),
-    M("32-bit index", "tiles: the column", CAST, COLUMNS, COLUMNS.replace("int64_t(", "int("), times=2, nth=1,
-      survives="2^31 columns have a q_t of 32 GB, 16 rows being the least"),
-    M("32-bit index", "tiles: a row of q", CAST, "q + (r * args.q_stride + part", "q + (int32_t(r * args.q_stride) + part"),
-    M("32-bit index", "tiles: q_t of the second part", CAST, "q_t + part * args.extent.columns * stride,", "q_t + int32_t(part * args.extent.columns * stride),", units=("pass_gradient",)),
-    M("32-bit index", "sums of a tile", CAST, "(row_tile * all_columns + part * args.extent.columns)", "int32_t(row_tile * all_columns + part * args.extent.columns)", survives=MANY_SUMS),
-    M("32-bit index", "sums that are added", "sums.cu", "offset_of(tile, columns, column)", "int32_t(offset_of(tile, columns, column))", survives=MANY_SUMS),
-    M("32-bit index", "bytes of the sums", PASSES, "row_tiles * args.out_cols() * int64_t(sizeof(float));", "int32_t(row_tiles * args.out_cols() * sizeof(float));"),
-    M("32-bit index", "contiguous elements", PASSES, "const int64_t elements = x.rows * x.cols;", "const int64_t elements = int32_t(x.rows * x.cols);"),
-    M("32-bit index", "the bytes that L2 may hold", PASSES, "args.x.rows * args.x.cols * kElementBytes<typename Source::Element>", "int32_t(args.x.rows * args.x.cols * kElementBytes<typename Source::Element>)",
-      survives="only the order in which blocks take their tiles depends on it"),
-    M("32-bit index", "Extent: the rows that are left", ROWS, "const int64_t rows_left = rows - row, columns_left = columns - column;", "const int32_t rows_left = rows - row, columns_left = columns - column;"),
-    M("32-bit index", "Extent: the elements of the last row", ROWS, "elements - (rows - 1) * kSegment)", "elements - int32_t((rows - 1) * kSegment))",
-      survives="the difference, which is small, has the same 32 bits"),
-    M("32-bit index", "the first row of an operand", ROWS, "offset_of(first, source.operand[i].stride, column) * kElementBytes<T>;", "int32_t(offset_of(first, source.operand[i].stride, column) * kElementBytes<T>);"),
-    M("32-bit index", "the other rows of an operand", ROWS, "start[operand] + row * source.operand[operand].stride * kElementBytes<T>;", "start[operand] + int32_t(row * source.operand[operand].stride * kElementBytes<T>);"),
-    M("32-bit index", "where a line of q_t goes", TILE, "out.q_t + offset_of(c, out.stride, r)", "out.q_t + int32_t(offset_of(c, out.stride, r))"),
-    M("32-bit index", "the row of a line of q_t", TILE, "r = row + 16 * pair;", "r = int32_t(row + 16 * pair);"),
-    M("32-bit index", "transpose: where a line of q_t goes", TILE, "out.q_t + offset_of(c, out.stride, r)", "out.q_t + int32_t(offset_of(c, out.stride, r))", units=("transpose",)),
-    M("32-bit index", "transpose: the row", TRANSPOSE, "int64_t(blockIdx.x / args.column_tiles)", "int(blockIdx.x / args.column_tiles)"),
-    M("32-bit index", "transpose: a row of q", TRANSPOSE, "start + r * args.q.stride", "start + int32_t(r * args.q.stride)", times=2, nth=0),
-    M("32-bit index", "many matrices: the row", MULTI, "int64_t(tile / extent.column_tiles) * kTileRows", "int64_t(int(tile / extent.column_tiles * kTileRows))"),
-    M("32-bit index", "many matrices: where a line of q_t goes", TILE, "out.q_t + offset_of(c, out.stride, r)", "out.q_t + int32_t(offset_of(c, out.stride, r))", units=("multi_quantize",)),
-    M("32-bit index", "many matrices: a row of q", CAST, "q + (r * args.q_stride + part", "q + (int32_t(r * args.q_stride) + part", units=("multi_quantize",)),
-    M("32-bit index", "GEMM: an FP32 value that is read", VALUES, "float_of(ldg((data + 4 * i).as<const uint32_t>(), ok))", "float_of(ldg((data + int32_t(4 * i)).as<const uint32_t>(), ok))", units=EPILOGUES),
-    M("32-bit index", "GEMM: a 16-bit value that is read", VALUES, "ldg((data + 2 * i).as<const uint16_t>(), ok)", "ldg((data + int32_t(2 * i)).as<const uint16_t>(), ok)", units=EPILOGUES),
-    M("32-bit index", "GEMM: an FP32 value that is written", VALUES, "stg((data + 4 * i).as<uint32_t>()", "stg((data + int32_t(4 * i)).as<uint32_t>()", units=EPILOGUES),
-    M("32-bit index", "GEMM: a 16-bit value that is written", VALUES, "stg((data + 2 * i).as<uint16_t>()", "stg((data + int32_t(2 * i)).as<uint16_t>()", units=EPILOGUES),
-    M("32-bit index", "GEMM: eight FP32 values that are read", VALUES, "load_chunks<F32>(data + 4 * i,", "load_chunks<F32>(data + int32_t(4 * i),", units=EPILOGUES),
-    M("32-bit index", "GEMM: eight BF16 values that are read", VALUES, "load_chunks<BF16>(data + 2 * i,", "load_chunks<BF16>(data + int32_t(2 * i),", units=EPILOGUES),
-    M("32-bit index", "GEMM: eight FP16 values that are read", VALUES, "load_chunks<F16>(data + 2 * i,", "load_chunks<F16>(data + int32_t(2 * i),", units=EPILOGUES),
-    M("32-bit index", "GEMM: eight FP32 values that are written", VALUES, "data + 4 * (i + c)", "data + int32_t(4 * (i + c))", units=EPILOGUES),
-    M("32-bit index", "GEMM: eight 16-bit values that are written", VALUES, "stg((data + 2 * i).as<uint4>()", "stg((data + int32_t(2 * i)).as<uint4>()", units=EPILOGUES),
-    M("32-bit index", "epilogue: FP32 that is added to", EPILOGUE, "ldcg((data + 4 * i)", "ldcg((data + int32_t(4 * i))"),
-    M("32-bit index", "epilogue: BF16 that is added to", EPILOGUE, "ldcg((data + 2 * i)", "ldcg((data + int32_t(2 * i))"),
-    M("32-bit index", "epilogue: what is added to", EPILOGUE, "out_at = offset_of(", "out_at = int32_t(offset_of(at.row, d.out_stride, at.column)), unused = offset_of("),
-    M("32-bit index", "epilogue: aux", EPILOGUE, "aux_at = offset_of(", "aux_at = int32_t(offset_of(at.row, d.aux_stride, at.column)), unused = offset_of("),
-    M("32-bit index", "epilogue: sums", EPILOGUE, "offset_of(at.row, d.acc_stride, at.column)", "int32_t(offset_of(at.row, d.acc_stride, at.column))",
-      survives="2^31 sums are 2^31 elements of a product, which take the emulated library minutes"),
-    M("32-bit index", "epilogue: out", EPILOGUE, "offset_of(at.row, d.out_stride, at.column), y", "int32_t(offset_of(at.row, d.out_stride, at.column)), y"),
-    M("32-bit index", "epilogue: q", EPILOGUE, "offset_of(at.row, d.columns, at.column)", "int32_t(offset_of(at.row, d.columns, at.column))"),
-    M("32-bit index", "epilogue: a scale of a's rows", EPILOGUE, "at.row * d.a_scale_stride,", "int32_t(at.row * d.a_scale_stride),"),
-    M("32-bit index", "epilogue: a scale of b's rows", EPILOGUE, "(at.column + e) * d.b_scale_stride,", "int32_t((at.column + e) * d.b_scale_stride),"),
-    M("32-bit index", "FP8 output of the library", EPILOGUE, "args.q + 16 * i)", "args.q + int32_t(16 * i))",
-      survives="2^31 codes are 2^31 elements of a product, which take the emulated library minutes"),
-    M("32-bit index", "copies of operands", OPERANDS, "offset_of(row, args.padded_columns, at)", "int32_t(offset_of(row, args.padded_columns, at))"),
-    M("32-bit index", "operands that are copied", OPERANDS, "offset_of(row, args.in.stride, column)", "int32_t(offset_of(row, args.in.stride, column))"),
-    M("32-bit index", "scales that are arranged", OPERANDS, "args.in + (row * args.row_stride + col * args.col_stride)", "args.in + int32_t(row * args.row_stride + col * args.col_stride)"),
-]  # fmt: skip
-INDICES = [replace(m, tests=("tests/test_cuda_indices.py",)) for m in INDICES]
